@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
+import secrets
 import urllib.request
 import warnings
 import zipfile
@@ -107,13 +107,13 @@ def read_packed(path: Path) -> Arrays:
 def write_packed(path: Path, arrays: Arrays) -> None:
     """Write an npz file with a checksum inside, atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, partial = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=".part", dir=path.parent)
+    partial = path.with_name(f".{path.stem}-{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(partial, "xb") as file:
             np.savez_compressed(file, **arrays, sha256=np.array(checksum(arrays)))
         os.replace(partial, path)
     except BaseException:
-        os.unlink(partial)
+        partial.unlink(missing_ok=True)
         raise
 
 

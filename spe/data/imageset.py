@@ -97,15 +97,13 @@ class ImageSet:
         which pixels were hidden, bool (n, n_tiles, H, W), or None if `occlude` is 0.
         """
         rows = self.ids[classes, items]  # (n, n_tiles)
-        tiles = self.tiles[rows.reshape(-1)]  # (n · n_tiles, C, H, W)
+        tiles = self.tiles.index_select(0, rows.flatten())  # (n · n_tiles, C, H, W)
         hidden = None
         if occlude:
             tiles, hidden = occlude_tiles(tiles, occlude, generator)
             hidden = hidden.view(*rows.shape, *hidden.shape[1:])
-        if self.n_tiles == 1:
-            return tiles, hidden
         tiles = tiles.view(*rows.shape, *tiles.shape[1:])  # (n, n_tiles, C, H, W)
-        return tiles.permute(0, 2, 3, 1, 4).flatten(3), hidden
+        return torch.cat(tiles.unbind(1), dim=-1), hidden
 
 
 def _came(tensor: Tensor) -> str:

@@ -25,8 +25,10 @@ def occlude(
     u = torch.rand(5, n, 1, generator=generator, device=tiles.device)
     rows = _covered(height, u[0], u[1])  # (n, H)
     columns = _covered(width, u[2], u[3])  # (n, W)
-    hidden = (rows & (u[4] < p)).unsqueeze(2) & columns.unsqueeze(1)  # (n, H, W)
-    return tiles.masked_fill(hidden.unsqueeze(1), 0), hidden
+    rows = rows & (u[4] < p)
+    # Products of bytes: on a CPU many times faster than `&` of bools and masked_fill.
+    hidden = rows.byte().unsqueeze(2) * columns.byte().unsqueeze(1)  # (n, H, W)
+    return tiles * (1 - hidden).unsqueeze(1), hidden.bool()
 
 
 def _covered(side: int, u_length: Tensor, u_start: Tensor) -> Tensor:
