@@ -1,0 +1,85 @@
+# `make book` builds the book, `make test` runs all tests; both set up what they need.
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip install -q -c constraints.txt
+# Notebooks and tests share the cores; more threads than cores only get in each other's way.
+CODE := $(wildcard spe experiments tools tests benchmarks conftest.py chapters)
+TYPED := $(wildcard spe experiments tools)
+
+.DEFAULT_GOAL := help
+.PHONY: help book serve install test lint format execute launch equations bench mutants constraints clean
+
+help:
+	@echo "make book      build the book into _build/html (installs what that needs, not torch)"
+	@echo "make serve     serve the built book on http://127.0.0.1:8000"
+	@echo "make test      install everything, then run all checks and tests"
+	@echo "make install   install everything into .venv"
+	@echo "make execute   re-execute every chapter in place (ONLY=ch03 for one)"
+	@echo "make launch    write Colab badges and bootstrap cells from the address in _config.yml"
+	@echo "make equations write the index of equations"
+	@echo "make format    format the code, notebooks included"
+	@echo "make bench     measure speed and memory"
+	@echo "make mutants   check that the tests catch faults put into the core"
+	@echo "make clean     remove what was built (not .venv, not data)"
+
+# Stamps inside .venv: nothing is installed twice, and a removed .venv takes its stamps along.
+$(VENV)/.stamp-venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "This book needs Python 3.11 or newer; $(PYTHON) is older. Try: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "Python's venv module is missing. On Debian or Ubuntu: apt install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.stamp-book: pyproject.toml constraints.txt tools/requirements.py | $(VENV)/.stamp-venv
+	$(PY) tools/requirements.py book | xargs -d '\n' $(PIP)
+	@touch $@
+
+# torch and torchvision come in one command, from one place: a mixed pair does not import.
+$(VENV)/.stamp-install: pyproject.toml constraints.txt | $(VENV)/.stamp-venv
+	$(PIP) torch torchvision -e '.[full,book,test,cluster,bench]'
+	@touch $@
+
+install: $(VENV)/.stamp-install
+
+book: $(VENV)/.stamp-book
+	$(PY) -m tools.build
+
+serve: $(VENV)/.stamp-book
+	@test -e _build/html/index.html || $(MAKE) book
+	$(PY) -m http.server --bind 127.0.0.1 --directory _build/html 8000
+
+test: lint
+	$(PY) -m pytest --nbval
+
+lint: $(VENV)/.stamp-install
+	$(PY) -m ruff check $(CODE)
+	$(PY) -m ruff format --check $(CODE)
+	$(PY) -m mypy $(TYPED)
+
+format: $(VENV)/.stamp-install
+	$(PY) -m ruff check --fix $(CODE)
+	$(PY) -m ruff format $(CODE)
+
+execute: $(VENV)/.stamp-install
+	$(PY) -m tools.execute $(ONLY)
+
+launch: $(VENV)/.stamp-install
+	$(PY) -m tools.launch
+
+equations: $(VENV)/.stamp-install
+	$(PY) -m tools.equations
+
+bench: $(VENV)/.stamp-install
+	$(PY) -m benchmarks
+
+mutants: $(VENV)/.stamp-install
+	$(PY) -m tests.mutants
+
+constraints: $(VENV)/.stamp-install
+	$(PY) tools/constraints.py
+
+clean:
+	rm -rf _build _mathjax .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

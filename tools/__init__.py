@@ -1,0 +1,1 @@
+"""Small scripts that build and check the book. None of them is part of the package."""
