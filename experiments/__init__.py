@@ -1,0 +1,1 @@
+"""The paper's experiments: run definitions, the ledger of results, and many machines."""

@@ -1,0 +1,201 @@
+"""Every run of the paper by name, most important first.
+
+A `Run` says all there is to say about a run: data, model, training. The settings below are those
+of the recorded results (the "cpu" budget); `at_budget` turns them into a smoke test ("quick") or
+into the paper's own setting ("paper").
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from dataclasses import dataclass, replace
+
+BUDGETS = ("quick", "cpu", "paper")
+EPOCH = 100  # updates that count as one epoch in the paper's schedule; the paper does not say
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run and what is kept of it."""
+
+    name: str
+    group: int  # order of importance, 1 first
+    data: str  # "lshapes", "ndigit2", "ndigit3" or "omniglot"
+    method: str  # "SPE", "PN", "HIB" or "Contrastive"
+    d: int
+    seed: int
+    updates: int
+    # A batch: an episode of `way` classes, `shot` support and `query` queries each; or `pairs`.
+    way: int = 0
+    shot: int = 0
+    query: int = 0
+    pairs: int = 0
+    occlude: float = 0.0  # probability that a tile of a training image is occluded
+    split: int = 0  # which seeded Omniglot split
+    # SPE
+    estimator: str = "intersection"
+    n_samples: int = 1
+    points: str = "random"
+    gamma: str = "class"  # support that sets where the noise starts: of a "class" or an "episode"
+    # HIB
+    beta: float = 1e-4
+    # Contrastive
+    form: str = "soft"
+    # Training
+    schedule: str = "onecycle"
+    peak_lr: float = 3e-3
+    halve_every: int = 50 * EPOCH
+    validate_every: int = 250
+    patience: int | None = None
+    select: str = "accuracy"
+    keep: bool = False  # weights and test embeddings are recorded too
+
+
+NDIGIT = {
+    2: {"way": 70, "shot": 5, "query": 5, "updates": 10_000, "occlude": 0.2},
+    3: {"way": 100, "shot": 5, "query": 4, "updates": 10_000, "occlude": 0.2},
+}
+OMNIGLOT = {"way": 60, "query": 5, "updates": 3000}
+SAMPLER = {"updates": 1000}
+PAIRS = {"pairs": 512, "updates": 10_000, "occlude": 0.2, "peak_lr": 1e-3}
+LSHAPES = {
+    "way": 4,
+    "shot": 2,
+    "query": 8,
+    "n_samples": 8,
+    "updates": 4000,
+    "schedule": "constant",
+    "peak_lr": 1e-4,
+    "select": "log_likelihood",
+}
+BETAS = ("0", "1e-6", "1e-5", "1e-3")  # beside the default 1e-4
+SAMPLES = (1, 3, 9, 27, 81)
+
+
+def _ndigit(method: str, n: int, d: int, seed: int, group: int, **other) -> Run:
+    settings = NDIGIT[n] if method in ("SPE", "PN") else PAIRS
+    default = {
+        "name": f"ndigit{n}-d{d}-{method.lower()}-seed{seed}",
+        "keep": seed == 0,
+    }
+    return Run(
+        group=group, data=f"ndigit{n}", method=method, d=d, seed=seed,
+        **(settings | default | other),
+    )  # fmt: skip
+
+
+def _omniglot(method: str, shot: int, clean: bool, seed: int, group: int, **other) -> Run:
+    d = other.pop("d", 2)
+    images = "clean" if clean else "occluded"
+    default = {
+        "name": f"omniglot-{d}d-{method.lower()}-{shot}shot-{images}-seed{seed}",
+        "occlude": 0.0 if clean else 0.2,
+        "shot": shot,
+        "keep": seed == 0,
+    }
+    return Run(
+        group=group, data="omniglot", method=method, d=d, seed=seed,
+        **(OMNIGLOT | default | other),
+    )  # fmt: skip
+
+
+def _sampler(estimator: str, s: int, replication: int) -> Run:
+    name = f"sampler-{estimator}-s{s}-rep{replication}"
+    return _omniglot(
+        "SPE", 1, True, seed=100 + replication, group=4,
+        **(SAMPLER | {"name": name, "estimator": estimator, "n_samples": s, "keep": False}),
+    )  # fmt: skip
+
+
+def _definitions() -> list[Run]:
+    ours = ("SPE", "PN")
+    digits = [(n, d) for n in (2, 3) for d in (2, 3)]
+    conditions = [(shot, clean) for clean in (True, False) for shot in (1, 5)]
+    runs = [Run("lshapes-spe-seed0", 1, "lshapes", "SPE", 2, 0, keep=True, **LSHAPES)]
+    runs += [_ndigit(m, n, d, 0, group=2) for n, d in digits for m in ours]
+    runs += [_omniglot(m, shot, clean, 0, group=3) for shot, clean in conditions for m in ours]
+    runs += [
+        _sampler(estimator, s, replication)
+        for replications in ((0, 1, 2), (3, 4))
+        for replication in replications
+        for s in SAMPLES
+        for estimator in ("intersection", "naive")
+    ]
+    runs += [_ndigit(m, n, d, 0, group=5) for n, d in digits for m in ("HIB", "Contrastive")]
+    runs += [
+        _ndigit(
+            "HIB", 2, 2, 0, group=5,
+            name=f"ndigit2-d2-hib-beta{beta}", beta=float(beta), keep=False,
+        )
+        for beta in BETAS
+    ]  # fmt: skip
+    for seed in (1, 2):
+        runs += [_ndigit(m, n, d, seed, group=6) for n, d in digits for m in ours]
+        runs += [_omniglot(m, s, clean, seed, group=6) for s, clean in conditions for m in ours]
+    for method in ours:
+        for shot, clean in conditions:
+            run = _omniglot(method, shot, clean, 0, group=6, split=1, keep=False)
+            runs.append(replace(run, name=run.name.replace("-seed0", "-split1-seed0")))
+    variants = {
+        "bound": {"estimator": "bound"},
+        "sobol8": {"n_samples": 8, "points": "sobol"},
+        "gammaepisode": {"gamma": "episode"},
+    }
+    for label, change in variants.items():
+        for seed in (0, 1, 2):
+            change = change | {"keep": False}
+            omniglot, ndigit = f"{label}-omniglot-seed{seed}", f"{label}-ndigit2-d2-seed{seed}"
+            runs.append(_omniglot("SPE", 1, True, seed, group=7, name=omniglot, **change))
+            runs.append(_ndigit("SPE", 2, 2, seed, group=7, name=ndigit, **change))
+    runs += [_omniglot(m, shot, True, 0, 7, d=64, keep=False) for shot in (1, 5) for m in ours]
+    return runs
+
+
+RUNS: dict[str, Run] = {run.name: run for run in _definitions()}
+
+
+def find(name: str) -> Run:
+    """The run of that name; for another name, an error that offers the nearest ones."""
+    if name not in RUNS:
+        import difflib
+
+        near = difflib.get_close_matches(name, RUNS, n=3, cutoff=0.4)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise KeyError(f"no run is called {name!r}{hint} (python -m experiments runs lists all)")
+    return RUNS[name]
+
+
+def select(pattern: str | None = None) -> list[Run]:
+    """Runs whose name matches a shell pattern (or contains the text), in order of importance."""
+    if pattern is None:
+        return list(RUNS.values())
+    chosen = [
+        run for name, run in RUNS.items() if fnmatch.fnmatchcase(name, pattern) or pattern in name
+    ]
+    if not chosen:
+        raise KeyError(f"no run's name matches {pattern!r}")
+    return chosen
+
+
+def at_budget(run: Run, budget: str) -> Run:
+    """The same run at another budget: a smoke test, as recorded, or as the paper has it."""
+    if budget == "cpu":
+        return run
+    if budget == "quick":
+        return replace(
+            run,
+            updates=4,
+            validate_every=2,
+            way=min(run.way, 8),
+            shot=min(run.shot, 2),
+            query=min(run.query, 2),
+            pairs=min(run.pairs, 16),
+        )
+    if budget != "paper":
+        raise ValueError(f"budget: got {budget!r}, expected one of {', '.join(BUDGETS)}")
+    change = {"updates": 300 * EPOCH, "validate_every": EPOCH, "patience": 30}
+    if run.data != "lshapes":
+        change |= {"schedule": "halving", "peak_lr": 1e-3}
+    if run.data.startswith("ndigit") and run.way:
+        change |= {"shot": 50 if run.data == "ndigit2" else 20, "query": 10}
+    return replace(run, **change)

@@ -1,0 +1,210 @@
+"""Train one run: its data, its model, its validation, and a checkpoint to resume from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import contextmanager
+from functools import lru_cache, partial
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import spe
+from experiments.runs import Run
+from spe.data import ImageSet, ndigit, omniglot
+from spe.evaluation import (
+    Gaussian,
+    Rule,
+    Similarity,
+    distance_of_means,
+    embed_images,
+    episode_indices,
+    expected_match,
+    leave_one_out_neighbours,
+    mean_rule,
+    score_episodes,
+    stochastic_rule,
+)
+from spe.training import History, fit
+
+ROOT = Path(__file__).resolve().parents[1]
+CACHE = ROOT / "data" / "cache"
+CONDITIONS = {  # of the tables: is the support occluded, is the query
+    "clean_support_clean_query": ("clean", "clean"),
+    "corrupt_support_clean_query": ("occluded", "clean"),
+    "clean_support_corrupt_query": ("clean", "occluded"),
+}
+VALIDATION_SEED = 1
+
+
+@lru_cache(maxsize=3)
+def load_data(data: str, split: int, device: str) -> dict[str, ImageSet]:
+    """The image sets of a run, loaded once per process."""
+    sets = omniglot(split_seed=split) if data == "omniglot" else ndigit(int(data[-1]))
+    return {name: images.to(device) for name, images in sets.items()}
+
+
+def build_model(run: Run) -> nn.Module:
+    """The model of a run, with weights drawn from its seed."""
+    torch.manual_seed(run.seed)
+    stochastic = run.method in ("SPE", "HIB")
+    if run.data == "omniglot":
+        encoder = spe.OmniglotEncoder(run.d, stochastic)
+    elif run.data == "lshapes":
+        encoder = spe.LShapeEncoder(run.d, stochastic)
+    else:
+        encoder = spe.DigitEncoder(run.d, int(run.data[-1]), stochastic)
+    if run.method == "PN":
+        return spe.PrototypicalNetwork(encoder)
+    if run.method == "HIB":
+        return spe.HedgedInstanceEmbedding(encoder, run.beta)
+    if run.method == "Contrastive":
+        return spe.ContrastiveEmbedding(encoder, run.form)
+    n_support = run.shot if run.gamma == "class" else run.shot * run.way
+    return spe.StochasticPrototypes(encoder, n_support, run.estimator, run.n_samples, run.points)
+
+
+def sampler(run: Run, data: ImageSet) -> Callable[[torch.Generator], spe.Episode | spe.Pairs]:
+    """The function that draws a training batch."""
+    if run.pairs:
+        return lambda generator: spe.sample_pairs(data, run.pairs, generator, run.occlude)
+    return lambda generator: spe.sample_episode(
+        data, run.way, run.shot, run.query, generator, run.occlude
+    )
+
+
+def rule_of(method: str, parameters: dict[str, float]) -> Rule:
+    """How a method classifies by prototypes; only SPE has a noise, the others use means."""
+    return stochastic_rule(parameters["noise"]) if method == "SPE" else mean_rule
+
+
+def similarity_of(method: str, parameters: dict[str, float]) -> Similarity:
+    """How a method ranks neighbours: HIB by match probability, the others by distance."""
+    if method == "HIB":
+        return expected_match(parameters["slope"], parameters["offset"])
+    return distance_of_means
+
+
+def parameters_of(model: nn.Module) -> dict[str, float]:
+    """The few learned numbers that scoring needs beside the embeddings."""
+    if hasattr(model, "noise"):
+        return {"noise": model.noise.item()}
+    if hasattr(model, "head"):
+        slope = nn.functional.softplus(model.head.raw_slope)
+        return {"slope": slope.item(), "offset": model.head.offset.item()}
+    return {}
+
+
+def validator(run: Run, data: ImageSet) -> Callable[[nn.Module], dict[str, float]]:
+    """Scores on fixed validation images: the mean over the conditions that the run is tested on.
+
+    Classes, images, occlusions and episodes are drawn once, from a seed of their own. Runs that
+    train on occluded images are scored on clean images, occluded support and occluded queries;
+    clean ones on clean images. Episodes for SPE and PN, five nearest neighbours for HIB and the
+    contrastive embedding, as in the tables.
+    """
+    if run.data == "omniglot":
+        n_classes, per_class, n_way, n_shot, n_episodes = 200, 20, 20, run.shot, 100
+    else:
+        n_classes, per_class, n_way, n_shot, n_episodes = 100, 30, 100, 20, 5
+    if run.pairs:
+        n_classes, per_class = 100, 30
+    n_classes = min(n_classes, data.n_classes)
+    generator = torch.Generator(data.device).manual_seed(VALIDATION_SEED)
+    chosen = torch.randperm(data.n_classes, generator=generator, device=data.device)[:n_classes]
+    classes = chosen.repeat_interleave(per_class)
+    items = torch.arange(per_class, device=data.device).repeat(n_classes)
+    images = {"clean": data.take(classes, items)[0]}
+    conditions = list(CONDITIONS.values())[:1]
+    if run.occlude:
+        images["occluded"] = data.take(classes, items, 1.0, generator)[0]
+        conditions = list(CONDITIONS.values())
+    labels = torch.arange(n_classes, device=data.device).repeat_interleave(per_class)
+    n_way = min(n_way, n_classes)
+    indices = episode_indices(n_classes, per_class, n_way, n_shot + 10, n_episodes, VALIDATION_SEED)
+
+    def validate(model: nn.Module) -> dict[str, float]:
+        sets = {name: embed_images(model, batch) for name, batch in images.items()}
+        parameters = parameters_of(model)
+        scores = {}
+        for support, query in conditions:
+            key = f"{support}_{query}"
+            if run.pairs:
+                right = leave_one_out_neighbours(
+                    sets[support], sets[query], labels,
+                    similarity=similarity_of(run.method, parameters),
+                )  # fmt: skip
+                scores[key] = right.float().mean().item()
+            else:
+                grid = {k: _grid(v, n_classes) for k, v in sets.items()}
+                rule = rule_of(run.method, parameters)
+                score = score_episodes(grid[support], grid[query], *indices, n_shot, rule)
+                scores[key] = score["accuracy"].mean().item()
+        return {"accuracy": sum(scores.values()) / len(scores)} | scores
+
+    return validate
+
+
+def _grid(flat: Gaussian, n_classes: int) -> Gaussian:
+    return Gaussian(flat.mean.unflatten(0, (n_classes, -1)), flat.var.unflatten(0, (n_classes, -1)))
+
+
+def checkpoint_of(run: Run, budget: str) -> Path:
+    """Where the progress of an unfinished run is kept."""
+    folder = "checkpoints" if budget == "cpu" else f"checkpoints-{budget}"
+    return CACHE / folder / run.name / "checkpoint.safetensors"
+
+
+def train(
+    run: Run,
+    checkpoint: Path | None,
+    device: str,
+    report: Callable[[str], None] = print,
+    mixed_precision: bool = False,
+) -> tuple[nn.Module, History]:
+    """Train a run to its end, from its checkpoint if there is one; the best weights come back."""
+    data = load_data(run.data, run.split, device)
+    model = build_model(run).to(device)
+    history = fit(
+        model,
+        sampler(run, data["train"]),
+        updates=run.updates,
+        generator=torch.Generator(device).manual_seed(run.seed),
+        schedule=run.schedule,
+        peak_lr=run.peak_lr,
+        halve_every=run.halve_every,
+        validate=validator(run, data["validation"]),
+        validate_every=run.validate_every,
+        select=run.select,
+        patience=run.patience,
+        checkpoint=checkpoint,
+        mixed_precision=mixed_precision,
+        report=partial(_say, run, report),
+    )
+    return model, history
+
+
+def _say(run: Run, report: Callable[[str], None], row: dict[str, float]) -> None:
+    shown = "  ".join(
+        f"{key} {value:.4g}" for key, value in row.items() if key not in ("update", "lr")
+    )
+    report(f"{run.name}  {row['update']}/{run.updates}  {shown}")
+
+
+class Busy(RuntimeError):
+    """Another process is at work on the run."""
+
+
+@contextmanager
+def claim(folder: Path):
+    """Hold a run for this process; a killed process lets go by itself."""
+    import fcntl
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise Busy(f"{folder.name} is being trained by another process") from error
+        yield

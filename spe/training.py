@@ -1,0 +1,301 @@
+"""The training loop (chapter 6): any model with a `loss`, killed and resumed at any moment.
+
+`fit` takes a model, a function that draws a batch, and a number of updates. It validates as it
+goes, keeps a copy of the best weights, and writes checkpoints from which the next call continues
+as if nothing had happened: the final weights are bit-identical to those of an uninterrupted run
+on the same machine.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+SCHEDULES = ("onecycle", "halving", "constant")
+CHECK_EVERY = 32  # updates between two looks at the loss: each look waits for the device
+
+
+class Diverged(FloatingPointError):
+    """The loss or a weight stopped being finite."""
+
+
+@dataclass
+class History:
+    """What happened during `fit`: one row per validation, and how it ended."""
+
+    rows: list[dict[str, float]] = field(default_factory=list)
+    updates: int = 0  # updates done
+    seconds: float = 0.0  # time spent in `fit`, over all its starts
+    best_update: int = 0
+    best_score: float = -math.inf
+    stopped: str = ""  # "finished" or "patience"
+
+
+def learning_rate(update: int, updates: int, schedule: str, peak: float, halve_every: int) -> float:
+    """The learning rate of one update, a pure function, so that a resumed run needs no state.
+
+    "onecycle" rises from peak/25 to the peak in the first 30 % and falls to zero along a cosine;
+    "halving" is the paper's (Appendix A: the peak, cut in half every `halve_every` updates).
+    """
+    if schedule == "constant":
+        return peak
+    if schedule == "halving":
+        return peak * 0.5 ** (update // halve_every)
+    rise = 0.3 * updates
+    if update < rise:
+        return peak * (1 / 25 + (1 - 1 / 25) * 0.5 * (1 - math.cos(math.pi * update / rise)))
+    return peak * 0.5 * (1 + math.cos(math.pi * (update - rise) / (updates - rise)))
+
+
+def fit(
+    model: nn.Module,
+    sample: Callable[[torch.Generator], Any],
+    *,
+    updates: int,
+    generator: torch.Generator,
+    schedule: str = "onecycle",
+    peak_lr: float = 3e-3,
+    halve_every: int = 5000,
+    validate: Callable[[nn.Module], dict[str, float]] | None = None,
+    validate_every: int = 250,
+    select: str = "accuracy",
+    patience: int | None = None,
+    checkpoint: Path | None = None,
+    checkpoint_seconds: float = 60.0,
+    mixed_precision: bool = False,
+    report: Callable[[dict[str, float]], None] | None = None,
+    progress: bool | None = None,
+) -> History:
+    """Train `model` in place with Adam and leave its best weights in it (chapter 6).
+
+    `sample(generator)` draws a batch for `model.loss(batch, generator)`; `generator` is the only
+    source of randomness and lives on the model's device. `validate(model)` returns scores (higher
+    is better), of which `select` chooses the weights to keep; without it the last weights stay.
+    `patience` stops after that many validations without a better score. With `checkpoint`, a file,
+    progress is written there every `checkpoint_seconds`, and a later call with the same arguments
+    continues from it. `report` receives each validation's row; `progress` shows a bar (None: only
+    on a terminal).
+    """
+    if schedule not in SCHEDULES:
+        raise ValueError(f"schedule: got {schedule!r}, expected one of {', '.join(SCHEDULES)}")
+    if updates < 1:
+        raise ValueError(f"updates: got {updates}, expected at least 1")
+
+    model.to(memory_format=torch.channels_last)
+    optimizer = torch.optim.Adam(model.parameters(), lr=peak_lr)
+    settings = {
+        "updates": updates,
+        "schedule": schedule,
+        "peak_lr": peak_lr,
+        "halve_every": halve_every,
+        "validate_every": validate_every,
+        "select": select,
+        "patience": patience,
+        "mixed_precision": mixed_precision,
+    }
+    history = History()
+    best = _copy(model)
+    running = torch.zeros((), dtype=torch.float64, device=next(model.parameters()).device)
+    if checkpoint is not None and checkpoint.exists():
+        history = _load(checkpoint, settings, model, best, optimizer, running, generator)
+
+    started = time.monotonic() - history.seconds
+    saved = time.monotonic()
+    first_since_row = history.rows[-1]["update"] if history.rows else 0
+    bar = _Bar(updates, history.updates, progress)
+    model.train()
+    with _half_precision_encoder(model, mixed_precision), bar:
+        while not history.stopped:
+            lr = learning_rate(history.updates, updates, schedule, peak_lr, halve_every)
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+            loss = model.loss(sample(generator), generator=generator)
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            optimizer.step()
+            running += loss.detach()
+            history.updates += 1
+            update = history.updates
+            bar.advance()
+
+            row_due = update % validate_every == 0 or update == updates
+            if row_due or update % CHECK_EVERY == 0:
+                total = running.item()
+                if not math.isfinite(total) or (row_due and not _finite(model)):
+                    model.load_state_dict(best)
+                    raise Diverged(_divergence(update, total, checkpoint))
+            if row_due:
+                row = {"update": update, "loss": total / (update - first_since_row), "lr": lr}
+                noise = getattr(model, "noise", None)
+                if noise is not None:
+                    row["noise"] = noise.item()
+                if validate is not None:
+                    model.eval()
+                    with torch.inference_mode():
+                        row |= validate(model)
+                    model.train()
+                history.seconds = time.monotonic() - started
+                row["seconds"] = round(history.seconds, 1)
+                history.rows.append(row)
+                first_since_row = update
+                running.zero_()
+                score = row[select] if validate is not None else -row["loss"]
+                if validate is None or score > history.best_score:
+                    history.best_score, history.best_update = score, update
+                    best = _copy(model)
+                bar.show(row, select)
+                if report is not None:
+                    report(row)
+                if patience is not None:
+                    waited = sum(r["update"] > history.best_update for r in history.rows)
+                    if waited >= patience:
+                        history.stopped = "patience"
+                if update == updates:
+                    history.stopped = "finished"
+
+            overdue = time.monotonic() - saved >= checkpoint_seconds
+            if checkpoint is not None and (history.stopped or overdue):
+                if not _finite(model):
+                    model.load_state_dict(best)
+                    raise Diverged(_divergence(update, math.nan, checkpoint))
+                history.seconds = time.monotonic() - started
+                _save(checkpoint, settings, history, model, best, optimizer, running, generator)
+                saved = time.monotonic()
+    model.load_state_dict(best)
+    model.eval()
+    return history
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file so that a reader, or a crash, sees the old content or the new, never half."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _copy(model: nn.Module) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+def _finite(model: nn.Module) -> bool:
+    return bool(torch.stack([p.detach().isfinite().all() for p in model.parameters()]).all())
+
+
+def _divergence(update: int, total: float, checkpoint: Path | None) -> str:
+    what = "a weight" if math.isfinite(total) or checkpoint and math.isnan(total) else "the loss"
+    kept = (
+        f"the last good state is in {checkpoint}"
+        if checkpoint is not None and checkpoint.exists()
+        else "the model holds its last good weights"
+    )
+    return f"{what} stopped being finite at or shortly before update {update}; {kept}"
+
+
+def _save(checkpoint, settings, history, model, best, optimizer, running, generator) -> None:
+    from safetensors.torch import save
+
+    tensors = {f"model.{k}": v for k, v in model.state_dict().items()}
+    tensors |= {f"best.{k}": v for k, v in best.items()}
+    for i, parameter in enumerate(model.parameters()):
+        tensors |= {f"adam.{i}.{k}": v for k, v in optimizer.state[parameter].items()}
+    tensors |= {"running": running, "generator": generator.get_state()}
+    tensors = {k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}
+    state = json.dumps({"settings": settings, "history": vars(history)})
+    write_atomically(checkpoint, save(tensors, metadata={"state": state}))
+
+
+def _load(checkpoint, settings, model, best, optimizer, running, generator) -> History:
+    from safetensors import safe_open
+
+    with safe_open(checkpoint, "pt") as file:
+        state = json.loads(file.metadata()["state"])
+        other = {k: v for k, v in state["settings"].items() if settings.get(k) != v}
+        if other:
+            raise ValueError(
+                f"{checkpoint} was written with other settings: it has {other}, this call has "
+                f"{ {k: settings.get(k) for k in other} }; delete the file to start afresh"
+            )
+        model.load_state_dict({k: file.get_tensor(f"model.{k}") for k in model.state_dict()})
+        for name, value in best.items():
+            value.copy_(file.get_tensor(f"best.{name}"))
+        for i, parameter in enumerate(model.parameters()):
+            prefix = f"adam.{i}."
+            moments = {k[len(prefix) :]: k for k in file.keys() if k.startswith(prefix)}
+            optimizer.state[parameter] = {
+                name: file.get_tensor(key)
+                if name == "step"
+                else torch.empty_like(parameter).copy_(file.get_tensor(key))
+                for name, key in moments.items()
+            }
+        running.copy_(file.get_tensor("running"))
+        generator.set_state(file.get_tensor("generator"))
+    return History(**state["history"])
+
+
+@contextmanager
+def _half_precision_encoder(model: nn.Module, enabled: bool):
+    """Run the encoder in bfloat16, which needs no loss scaling; the Gaussians stay in float32."""
+    if not enabled:
+        yield
+        return
+    forward, device = model.encoder.forward, next(model.parameters()).device.type
+
+    def half(images: Tensor) -> Tensor:
+        with torch.autocast(device, dtype=torch.bfloat16):
+            return forward(images).float()
+
+    model.encoder.forward = half
+    try:
+        yield
+    finally:
+        del model.encoder.forward
+
+
+class _Bar:
+    """A tqdm bar on a terminal; nothing in a log file, a notebook check, or without tqdm."""
+
+    def __init__(self, updates: int, done: int, progress: bool | None):
+        wanted = sys.stderr.isatty() if progress is None else progress
+        self.bar = None
+        if wanted:
+            try:
+                from tqdm import tqdm
+            except ImportError:
+                return
+            self.bar = tqdm(total=updates, initial=done, unit="update")
+
+    def advance(self) -> None:
+        if self.bar is not None:
+            self.bar.update()
+
+    def show(self, row: dict[str, float], select: str) -> None:
+        if self.bar is not None:
+            shown = {k: f"{row[k]:.3f}" for k in ("loss", select, "noise") if k in row}
+            self.bar.set_postfix(shown)
+
+    def __enter__(self) -> _Bar:
+        return self
+
+    def __exit__(self, *_) -> None:
+        if self.bar is not None:
+            self.bar.close()
