@@ -2,7 +2,8 @@
 
 from spe.data.digits import ndigit
 from spe.data.imageset import ImageSet
+from spe.data.lshapes import lshape_set
 from spe.data.occlusion import occlude
 from spe.data.omniglot import omniglot
 
-__all__ = ["ImageSet", "ndigit", "occlude", "omniglot"]
+__all__ = ["ImageSet", "lshape_set", "ndigit", "occlude", "omniglot"]

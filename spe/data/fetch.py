@@ -16,6 +16,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -107,10 +108,11 @@ def read_packed(path: Path) -> Arrays:
 def write_packed(path: Path, arrays: Arrays) -> None:
     """Write an npz file with a checksum inside, atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    whole: dict[str, Any] = {**arrays, "sha256": np.array(checksum(arrays))}
     partial = path.with_name(f".{path.stem}-{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
         with open(partial, "xb") as file:
-            np.savez_compressed(file, **arrays, sha256=np.array(checksum(arrays)))
+            np.savez_compressed(file, **whole)
         os.replace(partial, path)
     except BaseException:
         partial.unlink(missing_ok=True)

@@ -68,8 +68,8 @@ class ImageSet:
 
     def to(self, device: torch.device | str) -> ImageSet:
         """The same set on another device."""
-        moved = (t.to(device) for t in (self.tiles, self.ids, self.counts))
-        return ImageSet(*moved, self.names)
+        tiles, ids, counts = (t.to(device) for t in (self.tiles, self.ids, self.counts))
+        return ImageSet(tiles, ids, counts, self.names)
 
     def subset(self, class_indices: Sequence[int] | Tensor) -> ImageSet:
         """Some of the classes, in the order given; the tiles are shared."""

@@ -26,9 +26,7 @@ BY_HAND = (
 )
 
 
-def omniglot(
-    root: str | os.PathLike | None = None, split_seed: int = 0
-) -> dict[str, ImageSet]:
+def omniglot(root: str | os.PathLike | None = None, split_seed: int = 0) -> dict[str, ImageSet]:
     """Omniglot's "train", "validation" and "test" characters, each in four rotations.
 
     Ink is white on black, 28 × 28 pixels. A character turned by 0, 90, 180 or 270 degrees is
@@ -95,9 +93,7 @@ def _from_torchvision() -> Arrays:
     except ImportError as error:
         raise Absent(f"torchvision is not installed ({error})") from error
     prefix, md5 = Omniglot.download_url_prefix, Omniglot.zips_md5
-    archives = {
-        name: fetch.download(f"{prefix}/{name}.zip", md5.get(name)) for name in ARCHIVES
-    }
+    archives = {name: fetch.download(f"{prefix}/{name}.zip", md5.get(name)) for name in ARCHIVES}
     return read_archives(archives)
 
 
