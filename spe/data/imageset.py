@@ -42,6 +42,11 @@ class ImageSet:
             raise TypeError(f"counts: expected long ({len(self.ids)},), {_came(self.counts)}")
         if len(self.names) != len(self.ids):
             raise ValueError(f"names: expected {len(self.ids)}, one a class; got {len(self.names)}")
+        if self.ids.numel() == 0:
+            raise ValueError(f"ids: expected at least one image, {_came(self.ids)}")
+        if not self.ids.is_meta:  # once, here: sampling looks at no values
+            _check_range("ids", self.ids, 0, len(self.tiles) - 1)
+            _check_range("counts", self.counts, 1, self.ids.shape[1])
 
     @property
     def n_classes(self) -> int:
@@ -108,3 +113,9 @@ class ImageSet:
 
 def _came(tensor: Tensor) -> str:
     return f"got {tensor.dtype} {tuple(tensor.shape)}"
+
+
+def _check_range(name: str, tensor: Tensor, low: int, high: int) -> None:
+    least, most = (int(x) for x in tensor.aminmax())
+    if least < low or most > high:
+        raise ValueError(f"{name}: expected values from {low} to {high}, got {least} to {most}")

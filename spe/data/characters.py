@@ -61,10 +61,11 @@ def with_rotations(images: torch.Tensor, names: list[str]) -> ImageSet:
 def drawings(root: str | os.PathLike | None = None) -> Arrays:
     """All drawings: "images" uint8 (1623, 20, 28, 28) and "names" (1623,)."""
     sources = [("mirror", _from_mirror), ("torchvision's download", _from_torchvision)]
-    return fetch.find("omniglot", root, _verify, sources, BY_HAND)
+    return fetch.find("omniglot", root, verify_drawings, sources, BY_HAND)
 
 
-def _verify(arrays: Arrays) -> None:
+def verify_drawings(arrays: Arrays) -> None:
+    """Refuse drawings whose numbers, sizes or names are not Omniglot's."""
     expected = (N_CHARACTERS, N_DRAWINGS, 28, 28)
     images, names = arrays.get("images"), arrays.get("names")
     if images is None or images.shape != expected or images.dtype != np.uint8:
