@@ -1,7 +1,7 @@
 """Copy the parts of MathJax that the book needs out of an installed package.
 
-`python -m tools.mathjax` fills `_mathjax/mathjax/` (git-ignored). Sphinx copies that folder into the
-site (`html_extra_path`), so no page asks a CDN for it. The package is sphinx-mathjax-offline.
+`python -m tools.mathjax` fills `_mathjax/mathjax/` (git-ignored). Sphinx copies that folder into
+the site (`html_extra_path`), so no page asks a CDN for it. The package is sphinx-mathjax-offline.
 """
 
 from __future__ import annotations

@@ -1,0 +1,27 @@
+"""Settings of the whole test run, notebooks included."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tools.data import missing
+from tools.notebooks import needs, read
+
+# pytester runs a pytest inside a test.
+pytest_plugins = ["pytester"]
+# A progress bar writes to stderr, which nbval would compare.
+os.environ["TQDM_DISABLE"] = "1"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip, with the reason on screen, each notebook whose data set cannot be had."""
+    by_notebook: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.path.suffix == ".ipynb":
+            by_notebook.setdefault(str(item.path), []).append(item)
+    for cells in by_notebook.values():
+        if reason := missing(needs(read(cells[0].path))):
+            for cell in cells:
+                cell.add_marker(pytest.mark.skip(reason=f"{cell.path.name}: {reason}"))

@@ -1,0 +1,166 @@
+"""The checks themselves are checked: what is broken on purpose must be caught."""
+
+from __future__ import annotations
+
+import copy
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from tools import guard
+from tools.execute import execute
+from tools.notebooks import KERNELSPEC, ROOT, chapters, needs, read, write
+
+NUMBER = re.compile(r"\d")
+
+
+@pytest.fixture(scope="module")
+def chapter(tmp_path_factory: pytest.TempPathFactory) -> NotebookNode:
+    """The first chapter that runs anywhere, up to the cell that completes the wanted outputs."""
+    for path in chapters():
+        notebook = read(path)
+        if not needs(notebook):
+            return _head(notebook)
+    cells = [new_code_cell(f"print({i} / 7)") for i in range(guard.MIN_COMPARED)]
+    made = new_notebook(cells=cells, metadata={"kernelspec": dict(KERNELSPEC)})
+    return execute(made, tmp_path_factory.mktemp("made"))
+
+
+def _head(notebook: NotebookNode) -> NotebookNode:
+    head = copy.deepcopy(notebook)
+    for length in range(1, len(notebook.cells) + 1):
+        head.cells = notebook.cells[:length]
+        if guard.compared(head) == guard.MIN_COMPARED:
+            break
+    return copy.deepcopy(head)
+
+
+def _nbval(notebook: NotebookNode, folder: Path) -> subprocess.CompletedProcess[str]:
+    path = folder / "copy.ipynb"
+    write(path, notebook)
+    sanitizers = f"--nbval-sanitize-with={ROOT / 'tests' / 'nbval.cfg'}"
+    options = ["-q", "--nbval", "--nbval-current-env", sanitizers, "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", *options, str(path)]
+    return subprocess.run(command, cwd=folder, text=True, capture_output=True)
+
+
+def _change_a_number(notebook: NotebookNode) -> str:
+    """Change one digit of the last compared output that holds one; give the text before."""
+    for cell in reversed(guard.code_cells(notebook)):
+        for output in cell.outputs:
+            if not guard.is_compared(output) or output.output_type != "stream":
+                continue
+            if match := NUMBER.search(output.text):
+                before = output.text
+                digit = str((int(match.group()) + 1) % 10)
+                output.text = before[: match.start()] + digit + before[match.end() :]
+                return before
+    raise AssertionError("no stored number to change")
+
+
+def test_an_unchanged_copy_of_a_chapter_passes_nbval(chapter: NotebookNode, tmp_path: Path) -> None:
+    result = _nbval(chapter, tmp_path)
+    assert result.returncode == 0, result.stdout
+
+
+def test_a_changed_number_in_a_stored_output_fails_nbval(
+    chapter: NotebookNode, tmp_path: Path
+) -> None:
+    broken = copy.deepcopy(chapter)
+    _change_a_number(broken)
+    result = _nbval(broken, tmp_path)
+    assert result.returncode == 1
+    assert "1 failed" in result.stdout
+
+
+def test_stripped_outputs_fail_the_guard(chapter: NotebookNode) -> None:
+    broken = copy.deepcopy(chapter)
+    assert guard.complaints(broken) == []
+    for cell in guard.code_cells(broken):
+        cell.outputs, cell.execution_count = [], None
+    found = guard.complaints(broken)
+    assert any("never executed" in text for text in found)
+    assert any("compared outputs" in text for text in found)
+
+
+def test_outputs_stripped_but_counted_fail_the_guard(chapter: NotebookNode) -> None:
+    broken = copy.deepcopy(chapter)
+    for cell in guard.code_cells(broken):
+        cell.outputs = []
+    assert any("compared outputs" in text for text in guard.complaints(broken))
+
+
+def _spoil(notebook: NotebookNode, how: str) -> None:
+    cell = guard.code_cells(notebook)[-1]
+    if how == "order":
+        cell.execution_count += 1
+    elif how == "error":
+        cell.outputs = [new_output("error", ename="E", evalue="", traceback=[])]
+    elif how == "stderr":
+        cell.outputs = [new_output("stream", name="stderr", text="a warning")]
+    elif how == "machine path":
+        cell.outputs = [new_output("stream", name="stdout", text="saved in /home/me/spe")]
+    elif how == "heavy picture":
+        data = {"image/png": "A" * (guard.MAX_PICTURE * 2)}
+        cell.outputs = [new_output("display_data", data=data)]
+    elif how == "tag":
+        cell.metadata["tags"] = ["no-such-tag"]
+    elif how == "skip":
+        cell.metadata["tags"] = ["nbval-skip"]
+    elif how == "marker":
+        cell.source = "# NBVAL_IGNORE_OUTPUT\n" + cell.source
+    elif how == "data":
+        notebook.metadata["spe"] = {"data": ["no-such-set"]}
+    elif how == "kernelspec":
+        del notebook.metadata["kernelspec"]
+    elif how == "long cell":
+        cell.source = "\n".join(["x = 1"] * (guard.MAX_LINES + 1))
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("order", "execution counts"),
+        ("error", "stores an error"),
+        ("stderr", "writes to stderr"),
+        ("machine path", "path of a machine"),
+        ("heavy picture", "a picture weighs"),
+        ("tag", "unknown tags"),
+        ("skip", "only the bootstrap"),
+        ("marker", "NBVAL comment"),
+        ("data", "unknown data sets"),
+        ("kernelspec", "kernelspec"),
+        ("long cell", "more than"),
+    ],
+)
+def test_the_guard_names_each_fault(chapter: NotebookNode, how: str, said: str) -> None:
+    broken = copy.deepcopy(chapter)
+    _spoil(broken, how)
+    assert any(said in text for text in guard.complaints(broken))
+
+
+def test_a_notebook_without_its_data_set_is_skipped_with_the_reason(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = new_notebook(cells=[new_markdown_cell("# A"), new_code_cell("1 / 0")])
+    made.metadata["spe"] = {"data": ["omniglot"]}
+    write(pytester.path / "needs.ipynb", made)
+    pytester.makeconftest(
+        f"""
+        import sys
+        sys.path.insert(0, {str(ROOT)!r})
+        import tools.data
+        tools.data.problem = lambda name: f"data set {{name!r}} cannot be had here: it is far away"
+        from conftest_of_the_book import *
+        """
+    )
+    source = (ROOT / "conftest.py").read_text(encoding="utf-8")
+    pytester.makepyfile(conftest_of_the_book=source)
+    result = pytester.runpytest_subprocess("-rs", "--nbval", "--nbval-current-env")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["*needs.ipynb: data set 'omniglot'*far away*"])
