@@ -22,19 +22,22 @@ def check_count(name: str, value: int) -> None:
         raise ValueError(f"{name}={value!r}; expected an integer of at least 1")
 
 
-def check_labels(name: str, labels: Tensor, length: int) -> None:
-    """Refuse labels that are not one whole number for each of ``length`` rows."""
+def check_labels(name: str, labels: Tensor, rows: Tensor) -> None:
+    """Refuse labels that are not one whole number for each of ``rows``, on their device."""
     if not isinstance(labels, Tensor) or labels.dtype != torch.long:
         kind = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
         raise TypeError(f"{name} has type {kind}; expected a tensor of torch.int64")
-    if labels.shape != (length,):
-        raise ValueError(f"{name} has shape {tuple(labels.shape)}; expected ({length},)")
+    if labels.shape != rows.shape[:1] or labels.device != rows.device:
+        raise ValueError(
+            f"{name} has shape {tuple(labels.shape)} on {labels.device}; "
+            f"expected ({len(rows)},) on {rows.device}"
+        )
 
 
 def check_noise(noise: Tensor | float, like: Tensor) -> None:
     """Refuse a noise (sigma^2_epsilon) that is not one number, on the device of ``like``."""
     if isinstance(noise, Tensor):
-        if noise.numel() != 1:
+        if noise.numel() != 1 or noise.dim() > 1:
             raise ValueError(f"noise has shape {tuple(noise.shape)}; expected one number")
         if noise.dim() and noise.device != like.device:
             raise ValueError(f"noise is on {noise.device}; expected {like.device}")

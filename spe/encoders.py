@@ -28,7 +28,13 @@ class Encoder(nn.Module):
             )
         weight = next(self.parameters())
         x = images.to(weight.dtype, memory_format=torch.channels_last)
-        return self.net(x / 255 if images.dtype == torch.uint8 else x)
+        out = self.net(x / 255 if images.dtype == torch.uint8 else x)
+        if out.shape[1] != _outputs(self.d, self.stochastic):
+            raise ValueError(
+                f"images of {images.shape[2]} x {images.shape[3]} give {out.shape[1]} numbers; "
+                f"expected a size that gives {_outputs(self.d, self.stochastic)}"
+            )
+        return out
 
 
 def _outputs(d: int, stochastic: bool) -> int:
@@ -87,5 +93,5 @@ class DigitEncoder(Encoder):
         for layer in net:
             if isinstance(layer, nn.Conv2d | nn.Linear):
                 nn.init.xavier_uniform_(layer.weight)
-                nn.init.zeros_(layer.bias)
+                nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
         super().__init__(net, d, 1, stochastic)

@@ -81,9 +81,16 @@ class Gaussian:
         """Log-density at ``z`` (..., d), summed over the dimensions."""
         return log_normal(z - self.mean, self.var)
 
+    def spread(self, points: Tensor) -> Tensor:
+        """Scale standard normal points to this Gaussian's width, around 0.
+
+        The root's slope is infinite at a variance of 0; the clamp makes it 0 there.
+        """
+        return self.var.clamp_min(torch.finfo(self.dtype).tiny).sqrt() * points
+
     def at(self, points: Tensor) -> Tensor:
         """Carry standard normal points over to this Gaussian: the reparameterisation trick."""
-        return self.mean + self.var.sqrt() * points
+        return self.mean + self.spread(points)
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """``n`` samples (n, ..., d), differentiable in mean and variance."""
@@ -117,7 +124,19 @@ def multiply(a: Gaussian, b: Gaussian) -> tuple[Gaussian, Tensor]:
     N(z; a) N(z; b) = N(z; product) N(mean_a; mean_b, var_a + var_b). No variance is
     divided by on its own, so either of the two may vanish.
     """
+    origin, rest, log_mass = overlap(a, b)
+    return Gaussian(origin + rest.mean, rest.var), log_mass
+
+
+def overlap(a: Gaussian, b: Gaussian) -> tuple[Tensor, Gaussian, Tensor]:
+    """:func:`multiply` with the mean left as a sum: an origin, and a Gaussian around it.
+
+    The origin is the mean of the narrower factor, in each dimension: the product lies near
+    it, and what is left is small. Adding the two would round it away at a mean of 1e6.
+    """
     both = a.var + b.var
-    share = a.var / both
     gap = b.mean - a.mean
-    return Gaussian(a.mean + share * gap, share * b.var), log_normal(gap, both)
+    narrower = a.var < b.var
+    origin = torch.where(narrower, a.mean, b.mean)
+    offset = torch.where(narrower, a.var, -b.var) / both * gap
+    return origin, Gaussian(offset, a.var / both * b.var), log_normal(gap, both)

@@ -8,54 +8,60 @@ import torch
 from torch import Tensor
 
 from spe.checks import check_count, check_labels, check_noise, check_option
-from spe.gaussian import LOG_2PI, Gaussian, log_normal, multiply
+from spe.gaussian import LOG_2PI, Gaussian, log_normal, overlap
 
 ESTIMATORS = ("intersection", "naive", "bound")
 POINTS = ("sobol", "random")
 SOBOL_BITS = 23  # u = (integer + 1/2) / 2^23 is exact in float32 and never 0 or 1
-CHUNK = 2**23  # numbers held at once while densities are added up over the dimensions
+CHUNK = 2**19  # densities that log_posterior holds at once: few enough for a processor's cache
 
 
 class _LogDensity(torch.autograd.Function):
-    """log N(z_i; mean_c, var_c) for all points i and classes c.
+    """log N(origin + offset; mean_c, var_c) for all points and classes c.
 
     Differences are taken directly (expanding the square would cancel at large distances),
-    a few dimensions at a time, and again in the backward pass, so that memory grows as
+    one dimension at a time, and again in the backward pass, so that memory grows as
     points x classes and not as points x classes x d.
     """
 
     @staticmethod
-    def forward(ctx: Any, z: Tensor, mean: Tensor, var: Tensor) -> Tensor:
-        ctx.save_for_backward(z, mean, var)
+    def forward(ctx: Any, origin: Tensor, offset: Tensor, mean: Tensor, var: Tensor) -> Tensor:
+        ctx.save_for_backward(origin, offset, mean, var)
         scale = (2 * var).rsqrt()
-        out = (-0.5 * (var.log() + LOG_2PI).sum(-1)).repeat(len(z), 1)
-        for k in _dimensions(len(z) * len(mean), z.shape[1]):
-            gap = z.T[k, :, None] - mean.T[k, None]  # (some of d, points, classes)
-            out -= gap.mul_(scale.T[k, None]).square_().sum(0)
+        out = (-0.5 * (var.log() + LOG_2PI).sum(-1)).repeat(*offset.shape[:2], 1)
+        for k in range(origin.shape[1]):
+            gap = (origin[:, k, None] - mean[:, k]) + offset[:, :, k, None]
+            gap *= scale[:, k]  # (samples, query, class)
+            out.addcmul_(gap, gap, value=-1)
         return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        z, mean, var = ctx.saved_tensors
-        pulls = []
-        for k in _dimensions(len(z) * len(mean), z.shape[1]):
-            gap = (z.T[k, :, None] - mean.T[k, None]) / var.T[k, None]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        origin, offset, mean, var = ctx.saved_tensors
+        grad_offset, grad_mean, square = (torch.empty_like(x) for x in (offset, mean, var))
+        for k in range(origin.shape[1]):
+            gap = (origin[:, k, None] - mean[:, k]) + offset[:, :, k, None]
+            gap /= var[:, k]
             pull = grad * gap
-            pulls.append((-pull.sum(2), pull.sum(1), pull.mul_(gap).sum(1)))
-        grad_z, grad_mean, square = (torch.cat(parts).T for parts in zip(*pulls, strict=True))
-        return grad_z, grad_mean, 0.5 * (square - grad.sum(0)[:, None] / var)
+            grad_offset[:, :, k] = -pull.sum(2)
+            grad_mean[:, k] = pull.sum((0, 1))
+            square[:, k] = pull.mul_(gap).sum((0, 1))
+        grad_var = 0.5 * (square - grad.sum((0, 1))[:, None] / var)
+        return grad_offset.sum(0), grad_offset, grad_mean, grad_var
 
 
-def _dimensions(cells: int, d: int) -> list[slice]:
-    step = max(1, CHUNK // max(1, cells))
-    return [slice(start, start + step) for start in range(0, d, step)]
+def log_density(z: Tensor, classes: Gaussian, offset: Tensor | None = None) -> Tensor:
+    """Log-density of every point (..., d) under every class (n_class, d): (..., n_class).
 
-
-def log_density(z: Tensor, classes: Gaussian) -> Tensor:
-    """Log-density of every point (..., d) under every class (n_class, d): (..., n_class)."""
-    flat = _LogDensity.apply(z.reshape(-1, z.shape[-1]), classes.mean, classes.var)
-    return flat.reshape(*z.shape[:-1], len(classes))
+    With ``z`` (n, d) and ``offset`` (samples, n, d) the points are z + offset. The two meet
+    only after the class means are subtracted, lest a mean of 1e6 swallow the offset.
+    """
+    if offset is None:
+        flat = z.reshape(-1, z.shape[-1])
+        density = log_density(flat, classes, torch.zeros_like(flat)[None])
+        return density.reshape(*z.shape[:-1], len(classes))
+    return _LogDensity.apply(z, offset, classes.mean, classes.var)
 
 
 @lru_cache(maxsize=64)
@@ -101,9 +107,14 @@ def log_posterior(
     set, which is more accurate at equal cost and gives the same number every time.
     """
     _check(query, prototypes, noise, n_samples, points)
-    z = query.at(normal_points(query, n_samples, points, generator, fresh=False))
-    log_p = log_density(z, prototypes.widen(noise)).log_softmax(-1)  # (samples, query, class)
-    return log_p.logsumexp(0) - math.log(n_samples)
+    classes = prototypes.widen(noise)
+    offset = query.spread(normal_points(query, n_samples, points, generator, fresh=False))
+    rows = max(1, CHUNK // (n_samples * len(classes)))
+    parts = []
+    for mean, some in zip(query.mean.split(rows), offset.split(rows, 1), strict=True):
+        log_p = log_density(mean, classes, some).log_softmax(-1)  # (samples, rows, class)
+        parts.append(log_p.logsumexp(0))
+    return torch.cat(parts) - math.log(n_samples)
 
 
 def target_log_posterior(
@@ -125,19 +136,19 @@ def target_log_posterior(
     """
     _check(query, prototypes, noise, n_samples, points)
     check_option("estimator", estimator, ESTIMATORS)
-    check_labels("targets", targets, len(query))
+    check_labels("targets", targets, query.mean)
     classes = prototypes.widen(noise)
     if estimator == "naive":
-        z = query.at(normal_points(query, n_samples, points, generator, fresh=True))
-        log_p = log_density(z, classes).log_softmax(-1)
+        offset = query.spread(normal_points(query, n_samples, points, generator, fresh=True))
+        log_p = log_density(query.mean, classes, offset).log_softmax(-1)
         estimate = log_p.gather(-1, targets.expand(n_samples, -1)[..., None]).squeeze(-1)
         return estimate.logsumexp(0) - math.log(n_samples)
-    overlap, log_mass = multiply(query, classes[targets])
+    origin, rest, log_mass = overlap(query, classes[targets])
     if estimator == "bound":
-        both = overlap.var[:, None] + classes.var
-        return log_mass - log_normal(overlap.mean[:, None] - classes.mean, both).logsumexp(-1)
-    z = overlap.at(normal_points(overlap, n_samples, points, generator, fresh=True))
-    estimate = log_mass - log_density(z, classes).logsumexp(-1)  # (samples, query)
+        gap = (origin[:, None] - classes.mean) + rest.mean[:, None]  # (query, class, d)
+        return log_mass - log_normal(gap, rest.var[:, None] + classes.var).logsumexp(-1)
+    offset = rest.at(normal_points(rest, n_samples, points, generator, fresh=True))
+    estimate = log_mass - log_density(origin, classes, offset).logsumexp(-1)  # (samples, query)
     return estimate.logsumexp(0) - math.log(n_samples)
 
 
@@ -146,7 +157,7 @@ def _check(
 ) -> None:
     for name, value in (("query", query), ("prototypes", prototypes)):
         if value.mean.dim() != 2:
-            raise ValueError(f"{name} has shape {tuple(value.shape)}; expected two dimensions")
+            raise ValueError(f"{name} has shape {tuple(value.shape)}; expected (n, d)")
     if query.d != prototypes.d:
         raise ValueError(f"query has {query.d} dimensions and prototypes {prototypes.d}")
     if query.dtype != prototypes.dtype or query.device != prototypes.device:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from spe.checks import check_labels, check_noise
+from spe.checks import check_count, check_labels, check_noise
 from spe.gaussian import Gaussian
 
 
@@ -43,6 +43,7 @@ def prototypes(
     _check_support(support, labels, noise)
     if n_classes is None:
         n_classes = int(labels.max()) + 1
+    check_count("n_classes", n_classes)
     return class_product(support.widen(noise), labels, n_classes)
 
 
@@ -55,6 +56,10 @@ def add_support(
     Only the classes in ``labels`` are touched: O(d) arithmetic for each example.
     """
     _check_support(support, labels, noise)
+    if prototypes.mean.dim() != 2 or prototypes.d != support.d:
+        raise ValueError(
+            f"prototypes has shape {tuple(prototypes.shape)}; expected (n_class, {support.d})"
+        )
     touched, position = labels.unique(return_inverse=True)
     old, new = prototypes[touched], support.widen(noise)
     factors = Gaussian(torch.cat([old.mean, new.mean]), torch.cat([old.var, new.var]))
@@ -69,5 +74,5 @@ def add_support(
 def _check_support(support: Gaussian, labels: Tensor, noise: Tensor | float) -> None:
     if support.mean.dim() != 2 or len(support) == 0:
         raise ValueError(f"support has shape {tuple(support.shape)}; expected (n, d) with n > 0")
-    check_labels("labels", labels, len(support))
+    check_labels("labels", labels, support.mean)
     check_noise(noise, support.mean)
