@@ -1,0 +1,124 @@
+"""The package installs light, and the commands around the book do what they say."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+import spe
+from tools.notebooks import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def _python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], text=True, capture_output=True)
+
+
+def test_importing_spe_needs_torch_and_numpy_alone() -> None:
+    others = [
+        "matplotlib", "pandas", "PIL", "safetensors", "scipy", "seaborn", "sklearn",
+        "torchvision", "tqdm", "yaml", "distributed",
+    ]  # fmt: skip
+    code = f"""
+import sys
+for name in {others!r}:
+    sys.modules[name] = None  # an import of it now raises ImportError
+import spe, spe.data, spe.episodes, spe.training, spe.evaluation
+"""
+    result = _python(code)
+    assert result.returncode == 0, result.stderr
+
+
+def test_torchvision_fits_torch() -> None:
+    result = _python("import torchvision; torchvision.ops.nms")
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_distribution_has_the_version_of_the_package() -> None:
+    assert version("stochastic-prototype-embeddings") == spe.__version__
+
+
+def test_bounds_are_loose_and_constraints_are_exact() -> None:
+    extras = PROJECT["optional-dependencies"].values()
+    wanted = [*PROJECT["dependencies"], *itertools.chain.from_iterable(extras)]
+    assert [name for name in wanted if "==" in name or ">=" not in name] == []
+    pins = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = [line for line in pins if line and not line.startswith("#")]
+    assert [line for line in pins if line.count("==") != 1 or "@" in line] == []
+    pinned = {line.split("==")[0].lower().replace("_", "-") for line in pins}
+    assert {name.split(">=")[0] for name in wanted} - pinned == set()
+
+
+def test_building_the_book_needs_no_torch() -> None:
+    heavy = ("torch", "torchvision", "scikit-learn")
+    assert not [r for r in PROJECT["optional-dependencies"]["book"] if r.startswith(heavy)]
+    code = """
+import sys
+for name in ("torch", "torchvision", "spe"):
+    sys.modules[name] = None
+import tools.build, tools.mathjax, tools.equations, tools.site
+"""
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True)
+    assert result.returncode == 0, result.stderr
+
+
+def _make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    # A make that runs this test must not hand its own settings down.
+    clean = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
+    return subprocess.run(
+        ["make", *arguments], cwd=folder, env=clean, text=True, capture_output=True
+    )
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Path:
+    """A folder that holds what make needs to set up, and nothing installed."""
+    if shutil.which("make") is None:
+        pytest.skip("no make here")
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy2(ROOT / name, tmp_path)
+    (tmp_path / "tools").mkdir()
+    shutil.copy2(ROOT / "tools" / "requirements.py", tmp_path / "tools")
+    return tmp_path
+
+
+def _fake_python(folder: Path, body: str) -> str:
+    path = folder / "fake-python"
+    path.write_text(f"#!/bin/sh\n{body}\n", encoding="utf-8")
+    path.chmod(0o755)
+    return f"PYTHON={path}"
+
+
+def test_a_missing_venv_module_is_named_with_its_remedy(bare: Path) -> None:
+    fake = _fake_python(bare, 'case "$*" in *ensurepip*) exit 1;; esac')
+    result = _make(bare, "book", fake)
+    assert result.returncode != 0
+    assert "apt install python3-venv" in result.stderr
+    assert not (bare / ".venv").exists()
+
+
+def test_an_old_python_is_refused_by_name(bare: Path) -> None:
+    fake = _fake_python(bare, 'case "$*" in *version_info*) exit 1;; esac')
+    result = _make(bare, "book", fake)
+    assert result.returncode != 0
+    assert "Python 3.11" in result.stderr
+
+
+def test_a_second_make_installs_nothing(bare: Path) -> None:
+    (bare / ".venv").mkdir()
+    for stamp in ("venv", "book", "install"):
+        (bare / ".venv" / f".stamp-{stamp}").touch()
+    for target in ("book", "install"):
+        assert "pip" not in _make(bare, "-n", target).stdout
+    os.utime(bare / "constraints.txt", (2**32, 2**32))
+    for target in ("book", "install"):
+        assert "pip" in _make(bare, "-n", target).stdout
