@@ -98,7 +98,7 @@ def bayes_posterior(orientation: Tensor, hue: Tensor) -> Tensor:
     return class_log_density(orientation, hue).softmax(-1)
 
 
-def bayes_accuracy(step: float = 0.5) -> float:
+def bayes_accuracy(step: float = 1.0) -> float:
     """How often the Bayes-optimal rule is right: the integral of max_y p(x, y) over both circles.
 
     Computed on a grid of `step` degrees. About 87 %, the paper's ceiling for any classifier.
