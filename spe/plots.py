@@ -6,6 +6,7 @@ Colours are those of Okabe and Ito, which people with any kind of colour vision 
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import matplotlib as mpl
@@ -66,6 +67,12 @@ _STYLE: dict[str, Any] = {
 def use() -> None:
     """Turn the book's style on, for this kernel. Every chapter calls it once, at the top."""
     mpl.rcParams.update(_STYLE)
+    # In a notebook: twice the pixels at the same size, so that pictures stay sharp when enlarged.
+    ipython = sys.modules.get("IPython")
+    if ipython is not None and ipython.get_ipython() is not None:
+        from matplotlib_inline.backend_inline import set_matplotlib_formats
+
+        set_matplotlib_formats("retina")
 
 
 def ellipses(

@@ -25,7 +25,8 @@ if "google.colab" in sys.modules:
 
     book = os.path.abspath("{folder}")
     if not os.path.isdir(book):
-        clone = ["git", "clone", "-q", "--depth=1", "--branch={branch}", "{url}", book]
+        address = "{url}"
+        clone = ["git", "clone", "-q", "--depth=1", "--branch={branch}", address, book]
         subprocess.run(clone, check=True)
     # --no-deps: Colab has torch and all the rest, and must keep its own.
     install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "-e", book]
