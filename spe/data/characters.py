@@ -114,7 +114,9 @@ def read_archives(archives: dict[str, bytes]) -> Arrays:
                         raise Refused(f"{source}: {name} has {len(files)} drawings, expected 20")
                     images.append(shrink(np.stack([_ink(archive.read(f)) for f in sorted(files)])))
                     names.append(name)
-        except (zipfile.BadZipFile, ValueError, OSError, EOFError) as error:
+        except Refused:
+            raise
+        except Exception as error:  # a damaged archive can fail in any way
             raise Refused(f"{source} cannot be read ({error})") from error
     return {"images": np.stack(images), "names": np.array(names)}
 
@@ -124,7 +126,7 @@ def _characters(archive: zipfile.ZipFile) -> dict[str, list[str]]:
     found = defaultdict(list)
     for member in archive.namelist():
         path = PurePosixPath(member)
-        if path.suffix == ".png" and len(path.parts) == 4:
+        if path.suffix == ".png" and len(path.parts) == 4 and path.parts[0] in ARCHIVES:
             found["/".join(path.parts[1:3])].append(member)
     return found
 

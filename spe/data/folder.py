@@ -61,7 +61,7 @@ def _read(path: Path, size: int, colour: bool) -> np.ndarray:
             if picture.mode.startswith("I"):  # 16 bits: keep the upper eight
                 picture = Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8))
             picture = picture.convert("RGBA")
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+    except Exception as error:  # a damaged file can fail in any way
         raise ValueError(f"{path} cannot be read as a picture ({error})") from error
     paper = Image.new("RGBA", picture.size, "white")
     picture = Image.alpha_composite(paper, picture).convert("RGB" if colour else "L")
