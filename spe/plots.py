@@ -11,6 +11,7 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.offsetbox import AnnotationBbox, OffsetImage
 from matplotlib.patches import Ellipse
@@ -27,7 +28,7 @@ METHOD = {"SPE": BLUE, "PN": VERMILION, "HIB": GREEN, "Contrastive": PURPLE}
 #: One colour for each estimator of the class posterior.
 ESTIMATOR = {"naive": VERMILION, "intersection": BLUE, "bound": GREEN, "exact": INK}
 
-_STYLE: dict[str, Any] = {
+_STYLE: Any = {
     "figure.facecolor": CARD,
     "savefig.facecolor": CARD,
     "axes.facecolor": CARD,
@@ -60,7 +61,7 @@ _STYLE: dict[str, Any] = {
     "legend.frameon": False,
     "legend.fontsize": 9,
     "image.cmap": "cividis",
-    "axes.prop_cycle": mpl.cycler(color=COLORS),
+    "axes.prop_cycle": cycler(color=COLORS),
 }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import matplotlib.pyplot as plt
 import torch
+from matplotlib import colors
 
 import spe
 from spe import plots
@@ -16,14 +17,18 @@ from tools.notebooks import ROOT
 TINTS = (plots.BLUE, plots.ORANGE, plots.GREEN)
 # Three support examples of each class; the third blue one is a poor picture, far off and unsure.
 MEANS = torch.tensor(
-    [[-3.2, 1.0], [-2.2, 1.9], [-0.2, 3.2]]
-    + [[2.3, 1.5], [3.4, 1.0], [2.7, 2.4]]
-    + [[-0.9, -2.2], [0.5, -1.5], [1.0, -2.6]]
+    [
+        *([-3.2, 1.0], [-2.2, 1.9], [-0.2, 3.2]),
+        *([2.3, 1.5], [3.4, 1.0], [2.7, 2.4]),
+        *([-0.9, -2.2], [0.5, -1.5], [1.0, -2.6]),
+    ]
 )
 VARS = torch.tensor(
-    [[0.09, 0.16], [0.20, 0.12], [1.60, 0.60]]
-    + [[0.16, 0.09], [0.12, 0.25], [0.30, 0.20]]
-    + [[0.20, 0.12], [0.30, 0.16], [0.12, 0.12]]
+    [
+        *([0.09, 0.16], [0.20, 0.12], [1.60, 0.60]),
+        *([0.16, 0.09], [0.12, 0.25], [0.30, 0.20]),
+        *([0.20, 0.12], [0.30, 0.16], [0.12, 0.12]),
+    ]
 )
 LABELS = torch.arange(3).repeat_interleave(3)
 NOISE = torch.tensor(0.35)
@@ -37,8 +42,8 @@ def main() -> None:
     places = torch.stack([x, y], dim=-1).reshape(-1, 2)
     known = spe.Gaussian(places, torch.zeros_like(places))
     chances = spe.log_posterior(known, prototypes, NOISE).exp().reshape(*x.shape, 3)
-    tints = torch.tensor([plt.matplotlib.colors.to_rgb(tint) for tint in TINTS])
-    card = torch.tensor(plt.matplotlib.colors.to_rgb(plots.CARD))
+    tints = torch.tensor([colors.to_rgb(tint) for tint in TINTS])
+    card = torch.tensor(colors.to_rgb(plots.CARD))
     shade = 0.84 * card + 0.16 * chances @ tints
 
     fig, (ax, bars) = plt.subplots(1, 2, figsize=(8, 3.9), width_ratios=[3.4, 1])
