@@ -3,17 +3,18 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install -q -c constraints.txt
-# Notebooks and tests share the cores; more threads than cores only get in each other's way.
 CODE := $(wildcard spe experiments tools tests benchmarks conftest.py chapters)
 TYPED := $(wildcard spe experiments tools)
+PORTABLE := $(wildcard chapters/ch0[1-6]_*.ipynb chapters/ch09_*.ipynb chapters/ch1[23]_*.ipynb)
 
 .DEFAULT_GOAL := help
-.PHONY: help book serve install test lint format execute launch equations bench mutants constraints clean
+.PHONY: help book serve install test digits lint format execute launch equations bench mutants constraints clean
 
 help:
 	@echo "make book      build the book into _build/html (installs what that needs, not torch)"
 	@echo "make serve     serve the built book on http://127.0.0.1:8000"
 	@echo "make test      install everything, then run all checks and tests"
+	@echo "make digits    run Part I and the results chapters as on a CPU without vector units"
 	@echo "make install   install everything into .venv"
 	@echo "make execute   re-execute every chapter in place (ONLY=ch03 for one)"
 	@echo "make launch    write Colab badges and bootstrap cells from the address in _config.yml"
@@ -52,6 +53,10 @@ serve: $(VENV)/.stamp-book
 
 test: lint
 	$(PY) -m pytest --nbval
+
+# Stored numbers must be those of any CPU, so these chapters also run with torch's plainest kernels.
+digits: $(VENV)/.stamp-install
+	ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 $(PY) -m pytest -q --nbval $(PORTABLE)
 
 lint: $(VENV)/.stamp-install
 	$(PY) -m ruff check $(CODE)
