@@ -29,7 +29,7 @@ def real(load):
         try:
             return load()
         except fetch.DataNotFoundError as error:
-            pytest.skip(f"no real data here: {' '.join(str(error).split())}")
+            pytest.skip(f"no real data here: {str(error).splitlines()[0]}")
 
 
 def made_mnist_arrays() -> dict[str, np.ndarray]:

@@ -187,6 +187,15 @@ def test_an_equal_cache_file_comes_out_byte_by_byte_each_time(tmp_path):
     assert (tmp_path / "one.npz").read_bytes() == (tmp_path / "two.npz").read_bytes()
 
 
+def test_a_checkout_keeps_its_cache_inside_and_an_installed_package_at_home(tmp_path, monkeypatch):
+    assert fetch.cache_folder().parts[-2:] == ("data", "cache")
+    assert fetch.cache_folder(tmp_path) == tmp_path
+    installed = tmp_path / "site-packages" / "spe" / "data" / "fetch.py"
+    monkeypatch.setattr(fetch, "__file__", str(installed))
+    monkeypatch.setattr(fetch.Path, "home", lambda: tmp_path)
+    assert fetch.cache_folder() == tmp_path / ".cache" / "spe"
+
+
 # --- Download -------------------------------------------------------------------------------
 
 
