@@ -3,30 +3,144 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import json
+import shutil
 import sys
 
-import torch
+from experiments import ledger, queue, record
+from experiments.runs import BUDGETS, find, select
+from experiments.train import CACHE
+from spe.data import DataNotFoundError
 
-from experiments import runs
-from experiments.train import checkpoint_of, claim, train
+
+def show_runs(given: argparse.Namespace) -> int:
+    if given.json:
+        print(json.dumps({"cells": ledger.cells(), "runs": ledger.status()}, indent=1))
+    else:
+        print(ledger.as_text())
+    return 0
+
+
+def train(given: argparse.Namespace) -> int:
+    for run in [find(name) for name in given.names]:
+        queue.do_run(run, given.budget, given.device)
+    return 0
+
+
+def work(given: argparse.Namespace) -> int:
+    failed = queue.work_through([find(name) for name in given.names], given.budget, given.device)
+    return 1 if failed else 0
+
+
+def evaluate(given: argparse.Namespace) -> int:
+    """Score records again, from their embeddings and from their weights, and compare."""
+    for name in given.names:
+        found = record.load(find(name).name)
+        run, parameters = found.run, found.info["parameters"]
+        if not run.keep:
+            print(f"{name}: keeps run.json alone, nothing to score again")
+            continue
+        queue.settle("cpu")
+        again = record.score(run, found.tensors(), parameters)
+        print(f"{name}, from its embeddings: {compare(found.info['metrics'], again)}")
+        try:
+            sets = record.held_out_sets(run, given.device)
+        except DataNotFoundError as error:
+            print(f"{name}, from its weights: {error}")
+            continue
+        model = found.model().to(given.device)
+        again = record.score(run, record.embed_tests(run, model, sets), parameters)
+        print(f"{name}, from its weights: {compare(found.info['metrics'], again)}")
+    return 0
+
+
+def compare(recorded: list[dict], again: list[dict]) -> str:
+    """The largest change in accuracy, in standard errors."""
+    gaps = [
+        abs(a["accuracy"] - b["accuracy"]) / (a["sem"] or 1)
+        for a, b in zip(recorded, again, strict=True)
+    ]
+    return f"{len(gaps)} accuracies, largest change {max(gaps):.3f} standard errors"
+
+
+def reproduce(given: argparse.Namespace) -> int:
+    runs = select(given.only)
+    if given.budget == "quick":  # a smoke test starts from nothing
+        for folder in (record.runs_folder("quick"), CACHE / "checkpoints-quick"):
+            shutil.rmtree(folder, ignore_errors=True)
+    if given.cluster:
+        from experiments.cluster import run_on_cluster
+
+        return run_on_cluster(given.cluster, runs, given.budget)
+    missing = [run.name for run in runs if not record.is_done(run.name, given.budget)]
+    queue.say(f"{len(runs) - len(missing)} of {len(runs)} runs are done")
+    if not missing:
+        return 0
+    if given.jobs == 1:
+        failed = queue.work_through([find(n) for n in missing], given.budget, given.device)
+        return 1 if failed else 0
+    return queue.work_in_parallel(missing, given.budget, given.device, given.jobs)
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments", description="The paper's runs: list, train, score, reproduce."
+    )
+    commands = parser.add_subparsers(required=True, metavar="{runs,train,evaluate,reproduce}")
+
+    def command(name: str, action, text: str | None = None) -> argparse.ArgumentParser:
+        # A command without help text is not listed.
+        extra = {} if text is None else {"help": text, "description": text}
+        sub = commands.add_parser(name, **extra)
+        sub.set_defaults(action=action)
+        return sub
+
+    sub = command("runs", show_runs, "the ledger: what is done, and our numbers beside the paper's")
+    sub.add_argument("--json", action="store_true", help="for programs")
+    for name, action, text in (
+        ("train", train, "train, score and record runs; resumes what was begun"),
+        ("work", work, None),
+        ("evaluate", evaluate, "score recorded runs again and compare"),
+    ):
+        sub = command(name, action, text)
+        sub.add_argument("names", nargs="+", metavar="NAME")
+        _device(sub)
+        if action is not evaluate:
+            _budget(sub)
+    sub = command("reproduce", reproduce, "do every run, most important first")
+    sub.add_argument("--only", metavar="PATTERN", help="runs whose name matches or contains it")
+    sub.add_argument("--jobs", type=int, default=1, help="processes side by side (default 1)")
+    sub.add_argument(
+        "--cluster", metavar="ADDRESS", help='a Dask scheduler, such as tcp://host:8786, or "local"'
+    )
+    _budget(sub)
+    _device(sub)
+    return parser.parse_args(arguments)
+
+
+def _budget(parser: argparse.ArgumentParser) -> None:
+    text = "quick: a smoke test; cpu: as recorded (default); paper: the paper's setting, on a GPU"
+    parser.add_argument("--budget", choices=BUDGETS, default="cpu", help=text)
+
+
+def _device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", default=queue.default_device(), help="cpu, cuda, cuda:1, …")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m experiments")
-    commands = parser.add_subparsers(dest="command", required=True)
-    one = commands.add_parser("train")
-    one.add_argument("names", nargs="+")
-    one.add_argument("--budget", choices=runs.BUDGETS, default="cpu")
-    one.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    given = parser.parse_args(arguments)
-    if given.device == "cpu":
-        torch.set_num_threads(1)
-    for name in given.names:
-        run = runs.at_budget(runs.find(name), given.budget)
-        checkpoint = checkpoint_of(run, given.budget)
-        with claim(checkpoint.parent):
-            train(run, checkpoint, given.device, report=lambda line: print(line, flush=True))
-    return 0
+    given = parse(arguments)
+    try:
+        return given.action(given)
+    except OSError as error:
+        if error.errno != errno.ENOSPC and not isinstance(error, FileNotFoundError):
+            raise
+        full = "the disk is full: make room and give the same command again, it resumes"
+        message = full if error.errno == errno.ENOSPC else str(error)
+    except (KeyError, ValueError, FloatingPointError, queue.Busy) as error:
+        message = error.args[0] if error.args else str(error)
+    print(f"python -m experiments: {message}", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

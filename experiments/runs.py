@@ -32,6 +32,7 @@ class Run:
     pairs: int = 0
     occlude: float = 0.0  # probability that a tile of a training image is occluded
     split: int = 0  # which seeded Omniglot split
+    corruption: str = "joint"  # L shapes: hue noise and short legs together, or "independent"
     # SPE
     estimator: str = "intersection"
     n_samples: int = 1
@@ -112,6 +113,7 @@ def _definitions() -> list[Run]:
     digits = [(n, d) for n in (2, 3) for d in (2, 3)]
     conditions = [(shot, clean) for clean in (True, False) for shot in (1, 5)]
     runs = [Run("lshapes-spe-seed0", 1, "lshapes", "SPE", 2, 0, keep=True, **LSHAPES)]
+    runs.append(replace(runs[0], name="lshapes-spe-independent-seed0", corruption="independent"))
     runs += [_ndigit(m, n, d, 0, group=2) for n, d in digits for m in ours]
     runs += [_omniglot(m, shot, clean, 0, group=3) for shot, clean in conditions for m in ours]
     runs += [

@@ -12,7 +12,8 @@ from torch import nn
 
 import spe
 from experiments.runs import Run
-from spe.data import ImageSet, ndigit, omniglot
+from spe.data import ImageSet, lshape_set, ndigit, omniglot
+from spe.data.lshapes import CORRUPTED
 from spe.evaluation import (
     Gaussian,
     Rule,
@@ -36,12 +37,25 @@ CONDITIONS = {  # of the tables: is the support occluded, is the query
     "clean_support_corrupt_query": ("clean", "occluded"),
 }
 VALIDATION_SEED = 1
+# Held-out L shapes: per class, seed, corrupted.
+LSHAPES = {"validation": (100, 1, CORRUPTED), "test": (1000, 2, 0.0)}
 
 
 @lru_cache(maxsize=3)
 def load_data(data: str, split: int, device: str) -> dict[str, ImageSet]:
-    """The image sets of a run, loaded once per process."""
-    sets = omniglot(split_seed=split) if data == "omniglot" else ndigit(int(data[-1]))
+    """The image sets of a run, loaded once per process.
+
+    L shapes for training are drawn anew for each episode, so only validation and test are here.
+    """
+    if data == "lshapes":
+        sets = {
+            name: lshape_set(n, torch.Generator().manual_seed(seed), corrupted)[0]
+            for name, (n, seed, corrupted) in LSHAPES.items()
+        }
+    elif data == "omniglot":
+        sets = omniglot(split_seed=split)
+    else:
+        sets = ndigit(int(data[-1]))
     return {name: images.to(device) for name, images in sets.items()}
 
 
@@ -65,13 +79,22 @@ def build_model(run: Run) -> nn.Module:
     return spe.StochasticPrototypes(encoder, n_support, run.estimator, run.n_samples, run.points)
 
 
-def sampler(run: Run, data: ImageSet) -> Callable[[torch.Generator], spe.Episode | spe.Pairs]:
+def sampler(
+    run: Run, data: dict[str, ImageSet]
+) -> Callable[[torch.Generator], spe.Episode | spe.Pairs]:
     """The function that draws a training batch."""
-    if run.pairs:
-        return lambda generator: spe.sample_pairs(data, run.pairs, generator, run.occlude)
-    return lambda generator: spe.sample_episode(
-        data, run.way, run.shot, run.query, generator, run.occlude
-    )
+
+    def pairs(generator: torch.Generator) -> spe.Pairs:
+        return spe.sample_pairs(data["train"], run.pairs, generator, run.occlude)
+
+    def episode(generator: torch.Generator) -> spe.Episode:
+        if run.data == "lshapes":
+            images, _ = lshape_set(run.shot + run.query, generator, corruption=run.corruption)
+        else:
+            images = data["train"]
+        return spe.sample_episode(images, run.way, run.shot, run.query, generator, run.occlude)
+
+    return pairs if run.pairs else episode
 
 
 def rule_of(method: str, parameters: dict[str, float]) -> Rule:
@@ -106,6 +129,8 @@ def validator(run: Run, data: ImageSet) -> Callable[[nn.Module], dict[str, float
     """
     if run.data == "omniglot":
         n_classes, per_class, n_way, n_shot, n_episodes = 200, 20, 20, run.shot, 100
+    elif run.data == "lshapes":
+        n_classes, per_class, n_way, n_shot, n_episodes = 4, 100, 4, run.shot, 100
     else:
         n_classes, per_class, n_way, n_shot, n_episodes = 100, 30, 100, 20, 5
     if run.pairs:
@@ -127,7 +152,7 @@ def validator(run: Run, data: ImageSet) -> Callable[[nn.Module], dict[str, float
     def validate(model: nn.Module) -> dict[str, float]:
         sets = {name: embed_images(model, batch) for name, batch in images.items()}
         parameters = parameters_of(model)
-        scores = {}
+        scores, likelihood = {}, []
         for support, query in conditions:
             key = f"{support}_{query}"
             if run.pairs:
@@ -141,7 +166,11 @@ def validator(run: Run, data: ImageSet) -> Callable[[nn.Module], dict[str, float
                 rule = rule_of(run.method, parameters)
                 score = score_episodes(grid[support], grid[query], *indices, n_shot, rule)
                 scores[key] = score["accuracy"].mean().item()
-        return {"accuracy": sum(scores.values()) / len(scores)} | scores
+                likelihood.append(score["log_likelihood"].mean().item())
+        mean = {"accuracy": sum(scores.values()) / len(scores)}
+        if likelihood:
+            mean["log_likelihood"] = sum(likelihood) / len(likelihood)
+        return mean | scores
 
     return validate
 
@@ -168,7 +197,7 @@ def train(
     model = build_model(run).to(device)
     history = fit(
         model,
-        sampler(run, data["train"]),
+        sampler(run, data),
         updates=run.updates,
         generator=torch.Generator(device).manual_seed(run.seed),
         schedule=run.schedule,

@@ -94,7 +94,8 @@ def fit(
         raise ValueError(f"updates: got {updates}, expected at least 1")
 
     model.to(memory_format=torch.channels_last)
-    optimizer = torch.optim.Adam(model.parameters(), lr=peak_lr)
+    learned = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.Adam(learned, lr=peak_lr)
     settings = {
         "updates": updates,
         "schedule": schedule,
@@ -133,9 +134,13 @@ def fit(
             row_due = update % validate_every == 0 or update == updates
             if row_due or update % CHECK_EVERY == 0:
                 total = running.item()
-                if not math.isfinite(total) or (row_due and not _finite(model)):
+                if not math.isfinite(total):
                     model.load_state_dict(best)
-                    raise Diverged(_divergence(update, total, checkpoint))
+                    raise Diverged(_divergence("the loss", update, checkpoint))
+            overdue = time.monotonic() - saved >= checkpoint_seconds
+            if (row_due or overdue) and not _finite(model):
+                model.load_state_dict(best)
+                raise Diverged(_divergence("a weight", update, checkpoint))
             if row_due:
                 row = {"update": update, "loss": total / (update - first_since_row), "lr": lr}
                 noise = getattr(model, "noise", None)
@@ -165,11 +170,7 @@ def fit(
                 if update == updates:
                     history.stopped = "finished"
 
-            overdue = time.monotonic() - saved >= checkpoint_seconds
             if checkpoint is not None and (history.stopped or overdue):
-                if not _finite(model):
-                    model.load_state_dict(best)
-                    raise Diverged(_divergence(update, math.nan, checkpoint))
                 history.seconds = time.monotonic() - started
                 _save(checkpoint, settings, history, model, best, optimizer, running, generator)
                 saved = time.monotonic()
@@ -201,13 +202,10 @@ def _finite(model: nn.Module) -> bool:
     return bool(torch.stack([p.detach().isfinite().all() for p in model.parameters()]).all())
 
 
-def _divergence(update: int, total: float, checkpoint: Path | None) -> str:
-    what = "a weight" if math.isfinite(total) or checkpoint and math.isnan(total) else "the loss"
-    kept = (
-        f"the last good state is in {checkpoint}"
-        if checkpoint is not None and checkpoint.exists()
-        else "the model holds its last good weights"
-    )
+def _divergence(what: str, update: int, checkpoint: Path | None) -> str:
+    kept = "the model holds the best weights so far"
+    if checkpoint is not None and checkpoint.exists():
+        kept += f" and {checkpoint} the last good state"
     return f"{what} stopped being finite at or shortly before update {update}; {kept}"
 
 
@@ -216,7 +214,7 @@ def _save(checkpoint, settings, history, model, best, optimizer, running, genera
 
     tensors = {f"model.{k}": v for k, v in model.state_dict().items()}
     tensors |= {f"best.{k}": v for k, v in best.items()}
-    for i, parameter in enumerate(model.parameters()):
+    for i, parameter in enumerate(optimizer.param_groups[0]["params"]):
         tensors |= {f"adam.{i}.{k}": v for k, v in optimizer.state[parameter].items()}
     tensors |= {"running": running, "generator": generator.get_state()}
     tensors = {k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}
@@ -238,14 +236,11 @@ def _load(checkpoint, settings, model, best, optimizer, running, generator) -> H
         model.load_state_dict({k: file.get_tensor(f"model.{k}") for k in model.state_dict()})
         for name, value in best.items():
             value.copy_(file.get_tensor(f"best.{name}"))
-        for i, parameter in enumerate(model.parameters()):
+        for i, parameter in enumerate(optimizer.param_groups[0]["params"]):
             prefix = f"adam.{i}."
-            moments = {k[len(prefix) :]: k for k in file.keys() if k.startswith(prefix)}
-            optimizer.state[parameter] = {
-                name: file.get_tensor(key)
-                if name == "step"
-                else torch.empty_like(parameter).copy_(file.get_tensor(key))
-                for name, key in moments.items()
+            optimizer.state[parameter] = {"step": file.get_tensor(f"{prefix}step")} | {
+                moment: torch.empty_like(parameter).copy_(file.get_tensor(prefix + moment))
+                for moment in ("exp_avg", "exp_avg_sq")
             }
         running.copy_(file.get_tensor("running"))
         generator.set_state(file.get_tensor("generator"))

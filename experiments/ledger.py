@@ -1,0 +1,127 @@
+"""The ledger: each cell of the paper's tables beside ours, and how far every run has come."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from experiments.record import is_done, load
+from experiments.runs import RUNS, Run
+from experiments.train import checkpoint_of
+from spe.evaluation import mean_and_sem
+
+TARGETS = json.loads((Path(__file__).parent / "targets.json").read_text())
+CLASSIFIER = {  # with which the tables score each method
+    "SPE": "prototypes",
+    "PN": "prototypes",
+    "HIB": "5-NN match",
+    "Contrastive": "5-NN distance",
+}
+
+
+def cells() -> list[dict[str, Any]]:
+    """Every number of the paper's tables with ours, in percent, or None where it is missing.
+
+    `ours` is the mean over the recorded seeds. With several seeds `sem` is the standard error of
+    that mean over seeds, with one it is the error over test episodes.
+    """
+    found = [_cell("synthetic", "SPE", "clean_support_clean_query", "accuracy")]
+    found[0]["paper"] = TARGETS["synthetic"]["accuracy"]
+    for table in ("omniglot_2d", "ndigit_mnist"):
+        target = TARGETS[table]
+        for condition, methods in target.items():
+            if condition == "columns":
+                continue
+            for method, numbers in methods.items():
+                for column, paper in zip(target["columns"], numbers, strict=True):
+                    found.append(_cell(table, method, condition, column) | {"paper": paper})
+    return found
+
+
+def _cell(table: str, method: str, condition: str, column: str) -> dict[str, Any]:
+    runs, wanted = _runs_of(table, method, condition, column)
+    done = [run for run in runs if is_done(run.name)]
+    rows = [load(run.name).metric(condition=condition, **wanted) for run in done]
+    ours, sem = None, None
+    if rows:
+        ours, sem = mean_and_sem(torch.tensor([100 * row["accuracy"] for row in rows]))
+        if len(rows) == 1:
+            sem = 100 * rows[0]["sem"]
+        ours, sem = round(ours, 2), round(sem, 2)
+    return {
+        "table": table,
+        "method": method,
+        "condition": condition,
+        "column": column,
+        "paper": None,
+        "ours": ours,
+        "sem": sem,
+        "runs": [run.name for run in done],
+    }
+
+
+def _runs_of(
+    table: str, method: str, condition: str, column: str
+) -> tuple[list[Run], dict[str, Any]]:
+    """The runs that a cell averages over, and which of their metrics it takes.
+
+    Omniglot's columns come from models trained with the column's shot; clean cells from models
+    trained on clean images, the others from models trained on occluded ones.
+    """
+    wanted: dict[str, Any] = {"classifier": CLASSIFIER[method]}
+    if table == "synthetic":
+        return [RUNS["lshapes-spe-seed0"]], wanted | {"test": "test", "shot": 2}
+    if table == "omniglot_2d":
+        shot, way = (int(part.split("-")[0]) for part in column.split())
+        images = "clean" if condition == "clean_support_clean_query" else "occluded"
+        stem = f"omniglot-2d-{method.lower()}-{shot}shot-{images}"
+        wanted |= {"test": "test", "shot": shot, "way": way}
+    else:
+        test, n, d = column.split()
+        stem = f"ndigit{n[-1]}-d{d[-1]}-{method.lower()}"
+        wanted |= {"test": test}
+    names = [f"{stem}-seed{seed}" for seed in range(3)]
+    return [RUNS[name] for name in names if name in RUNS], wanted
+
+
+def status(budget: str = "cpu") -> list[dict[str, Any]]:
+    """All runs in order of importance: done, started or missing."""
+    rows = []
+    for run in RUNS.values():
+        row = {"name": run.name, "group": run.group, "status": "missing", "seconds": None}
+        if is_done(run.name, budget):
+            info = load(run.name, budget).info
+            row |= {"status": "done", "seconds": info["training_seconds"]}
+            row |= {"updates": info["updates"]}
+        elif checkpoint_of(run, budget).exists():
+            row["status"] = "started"
+        rows.append(row)
+    return rows
+
+
+def as_text(budget: str = "cpu") -> str:
+    """The ledger for a terminal."""
+    lines = []
+    table = None
+    for cell in cells():
+        if cell["table"] != table:
+            table = cell["table"]
+            lines += ["", f"{table}: paper, ours ± standard error, difference (seeds)"]
+        name = f"{cell['condition']:<28} {cell['column']:<16} {cell['method']:<12}"
+        ours = "      missing"
+        if cell["ours"] is not None:
+            gap = cell["ours"] - cell["paper"]
+            ours = f"{cell['ours']:6.1f} ± {cell['sem']:.1f}  {gap:+5.1f}  ({len(cell['runs'])})"
+        lines.append(f"  {name}{cell['paper']:6.1f}  {ours}")
+    rows = status(budget)
+    lines += ["", "runs"]
+    for row in rows:
+        time = "" if row["seconds"] is None else f"{row['seconds'] / 60:6.1f} min"
+        lines.append(f"  {row['group']}  {row['name']:<45} {row['status']:<8} {time}")
+    done = [row for row in rows if row["status"] == "done"]
+    hours = sum(row["seconds"] for row in done) / 3600
+    lines.append(f"{len(done)} of {len(rows)} runs done, {hours:.1f} hours of training")
+    return "\n".join(lines).lstrip("\n")

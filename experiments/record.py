@@ -1,0 +1,352 @@
+"""Score a trained run on its test sets, and keep what chapters need.
+
+Test images are embedded once, clean and occluded, and rounded to half precision; every metric is
+computed from the rounded embeddings. So a record's numbers follow from what is stored beside them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import spe
+from experiments.runs import BUDGETS, Run
+from experiments.train import (
+    CACHE,
+    CONDITIONS,
+    LSHAPES,
+    ROOT,
+    build_model,
+    load_data,
+    parameters_of,
+    rule_of,
+    similarity_of,
+)
+from spe.data import ImageSet
+from spe.data.lshapes import bayes_posterior, sample_coordinates
+from spe.evaluation import (
+    Gaussian,
+    distance_of_means,
+    embed_set,
+    episode_indices,
+    leave_one_out_neighbours,
+    mean_and_sem,
+    score_episodes,
+    stochastic_rule,
+)
+from spe.training import History, write_atomically
+
+TEST_SEED = 2
+OMNIGLOT_TASKS = [(way, shot, 15) for way in (5, 20) for shot in (1, 5)]
+NDIGIT_TASKS = [(None, 50, 10)]  # all classes of the test set
+TESTS: dict[str, dict[str, list[tuple[int | None, int, int]]]] = {
+    "omniglot": {"test": OMNIGLOT_TASKS},
+    "ndigit2": {"seen": NDIGIT_TASKS, "unseen": NDIGIT_TASKS},
+    "ndigit3": {"seen": NDIGIT_TASKS, "unseen": NDIGIT_TASKS},
+    "lshapes": {"test": [(None, 2, 20), (None, 100, 20)]},
+}
+EPISODES = {"quick": 3, "cpu": 1000, "paper": 1000}
+NAIVE_SAMPLES, NAIVE_EPISODES = 200, 100  # the paper's evaluation, on the first episodes
+QUICK_CLASSES = 10
+MAX_CURVE = 200
+
+Embeddings = dict[str, Tensor]
+
+
+def runs_folder(budget: str = "cpu") -> Path:
+    """Where finished records live: tracked ones in data/runs, those of other budgets in the cache.
+
+    SPE_RUNS names another folder for all of them, as tests and a shared disk need.
+    """
+    if "SPE_RUNS" in os.environ:
+        return Path(os.environ["SPE_RUNS"]) / budget
+    return ROOT / "data" / "runs" if budget == "cpu" else CACHE / f"runs-{budget}"
+
+
+def held_out_sets(run: Run, device: str, budget: str = "cpu") -> dict[str, ImageSet]:
+    """The test sets of a run; a smoke test looks at a few classes only."""
+    data = load_data(run.data, run.split, device)
+    sets = {name: data[name] for name in TESTS[run.data]}
+    if budget == "quick":
+        sets = {k: v.subset(range(min(QUICK_CLASSES, v.n_classes))) for k, v in sets.items()}
+    return sets
+
+
+def embed_tests(run: Run, model: nn.Module, sets: dict[str, ImageSet]) -> Embeddings:
+    """Half-precision embeddings of the test sets, clean and occluded, by name.
+
+    Variances are kept as logarithms, which half precision holds to 1 % over their whole range; a
+    deterministic model has none. The occlusions depend on the test set alone. L shapes are not
+    occluded; what they were made from is kept instead.
+    """
+    stored: Embeddings = {}
+    if run.data == "lshapes":
+        n, seed, corrupted = LSHAPES["test"]
+        made = sample_coordinates(n, torch.Generator().manual_seed(seed), corrupted)
+        stored |= {"test.orientation": made.orientation, "test.hue": made.hue}
+    for name, data in sets.items():
+        for images in _images(run):
+            p = 1.0 if images == "occluded" else 0.0
+            generator = torch.Generator(data.device).manual_seed(TEST_SEED)
+            embedded, hidden = embed_set(model, data, p, generator)
+            stored[f"{name}.{images}.mean"] = embedded.mean.half().cpu()
+            if embedded.var.any():
+                stored[f"{name}.{images}.log_var"] = embedded.var.log().half().cpu()
+            if hidden is not None:
+                stored[f"{name}.hidden"] = hidden.half().cpu()
+    return stored
+
+
+def _images(run: Run) -> tuple[str, ...]:
+    return ("clean",) if run.data == "lshapes" else ("clean", "occluded")
+
+
+def gaussian_of(stored: Embeddings, test: str, images: str) -> Gaussian:
+    """The embedding of a test set, (n_classes, per_class, d), from its stored form."""
+    mean = stored[f"{test}.{images}.mean"].float()
+    log_var = stored.get(f"{test}.{images}.log_var")
+    return Gaussian(mean, torch.zeros_like(mean) if log_var is None else log_var.float().exp())
+
+
+@torch.inference_mode()
+def score(
+    run: Run, stored: Embeddings, parameters: dict[str, float], budget: str = "cpu"
+) -> list[dict[str, Any]]:
+    """All metrics of a run, one row per test set, condition, task and classifier."""
+    rows = []
+    for test, tasks in TESTS[run.data].items():
+        sets = {images: gaussian_of(stored, test, images) for images in _images(run)}
+        for condition, (support, query) in CONDITIONS.items():
+            if support not in sets or query not in sets:
+                continue
+            common = {"test": test, "condition": condition}
+            for way, shot, n_query in tasks:
+                row = _score_task(
+                    run, sets[support], sets[query], way, shot, n_query, parameters, budget
+                )
+                rows.append(common | row)
+            if run.data.startswith("ndigit"):
+                rows += [
+                    common | row
+                    for row in _score_neighbours(run.method, sets[support], sets[query], parameters)
+                ]
+            if run.data == "lshapes":
+                rows.append(common | _score_bayes(stored))
+    return rows
+
+
+def _score_bayes(stored: Embeddings) -> dict[str, Any]:
+    """The best possible rule on the same L shapes, which knows what they were made from."""
+    best = bayes_posterior(stored["test.orientation"], stored["test.hue"]).argmax(-1)
+    mean, sem = mean_and_sem(best == torch.arange(len(best))[:, None])
+    return {"classifier": "Bayes rule", "accuracy": _round(mean), "sem": _round(sem)}
+
+
+def _score_task(run, support, query, way, shot, n_query, parameters, budget) -> dict[str, Any]:
+    n_classes, per_class = support.shape[:2]
+    way = min(way or n_classes, n_classes)
+    indices = episode_indices(
+        n_classes, per_class, way, shot + n_query, EPISODES[budget], TEST_SEED
+    )
+    scores = score_episodes(support, query, *indices, shot, rule_of(run.method, parameters))
+    mean, sem = mean_and_sem(scores["accuracy"])
+    row = {
+        "classifier": "prototypes",
+        "way": way,
+        "shot": shot,
+        "episodes": EPISODES[budget],
+        "accuracy": _round(mean),
+        "sem": _round(sem),
+        "log_likelihood": _round(scores["log_likelihood"].double().mean().item()),
+    }
+    if run.method == "SPE":
+        first = [part[:NAIVE_EPISODES] for part in indices]
+        generator = torch.Generator(support.device).manual_seed(TEST_SEED)
+        naive_rule = stochastic_rule(parameters["noise"], NAIVE_SAMPLES, "random", generator)
+        naive = score_episodes(support, query, *first, shot, naive_rule)["accuracy"]
+        difference, error = mean_and_sem(naive - scores["accuracy"][:NAIVE_EPISODES])
+        row["naive200"] = {
+            "episodes": len(naive),
+            "accuracy": _round(naive.double().mean().item()),
+            "difference": _round(difference),
+            "difference_sem": _round(error),
+        }
+    return row
+
+
+def _score_neighbours(method, support, query, parameters) -> list[dict[str, Any]]:
+    n_classes, per_class = support.shape[:2]
+    labels = torch.arange(n_classes, device=support.device).repeat_interleave(per_class)
+    support, query = (Gaussian(g.mean.flatten(0, 1), g.var.flatten(0, 1)) for g in (support, query))
+    similarities = {"5-NN distance": distance_of_means}
+    if method == "HIB":
+        similarities["5-NN match"] = similarity_of(method, parameters)
+    rows = []
+    for name, similarity in similarities.items():
+        right = leave_one_out_neighbours(support, query, labels, similarity=similarity)
+        mean, sem = mean_and_sem(right)
+        rows.append(
+            {"classifier": name, "way": n_classes, "accuracy": _round(mean), "sem": _round(sem)}
+        )
+    return rows
+
+
+def _round(value: float) -> float | None:
+    return None if value != value else round(value, 6)
+
+
+def write(run: Run, model: nn.Module, history: History, device: str, budget: str = "cpu") -> Path:
+    """Score a trained run and write its record, all at once or not at all."""
+    from safetensors.torch import save
+
+    folder = runs_folder(budget) / run.name
+    started = time.monotonic()
+    sets = held_out_sets(run, device, budget)
+    parameters = parameters_of(model)
+    stored = embed_tests(run, model, sets)
+    metrics = score(run, stored, parameters, budget)
+    info = {
+        "name": run.name,
+        "budget": budget,
+        "definition": asdict(run),
+        "updates": history.updates,
+        "best_update": history.best_update,
+        "stopped": history.stopped,
+        "training_seconds": round(history.seconds, 1),
+        "evaluation_seconds": round(time.monotonic() - started, 1),
+        "device": torch.cuda.get_device_name() if device.startswith("cuda") else device,
+        "threads": torch.get_num_threads(),
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "spe": spe.__version__,
+        },
+        "parameters": parameters,
+        "variance": _variance_summary(stored),
+        "metrics": metrics,
+        "curve": thin(history.rows),
+    }
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{run.name}-"))
+    try:
+        draft.chmod(0o755)
+        if run.keep:
+            weights = {k: v.cpu().contiguous() for k, v in model.state_dict().items()}
+            names = {k: json.dumps(v.names) for k, v in sets.items()}
+            write_atomically(draft / "model.safetensors", save(weights))
+            write_atomically(draft / "embeddings.safetensors", save(stored, metadata=names))
+        write_atomically(draft / "run.json", _json(info).encode())
+        os.rename(draft, folder)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    return folder
+
+
+def _json(info: dict[str, Any]) -> str:
+    """JSON with one line per metric and per row of the curve, so that a change reads well."""
+    lists = {"metrics": info["metrics"], "curve": info["curve"]}
+    text = json.dumps(info | {key: [] for key in lists}, indent=1)
+    for key, rows in lists.items():
+        lines = ",\n  ".join(json.dumps(row) for row in rows)
+        text = text.replace(f'"{key}": []', f'"{key}": [\n  {lines}\n ]')
+    return text + "\n"
+
+
+def thin(rows: list[dict[str, float]], limit: int = MAX_CURVE) -> list[dict[str, float]]:
+    """At most `limit` rows, evenly spread, the last one included, to five digits."""
+    step = -(-len(rows) // limit)
+    kept = rows[::-1][:: max(step, 1)][::-1]
+    return [{k: v if k == "update" else _digits(v) for k, v in row.items()} for row in kept]
+
+
+def _variance_summary(stored: Embeddings) -> dict[str, Any]:
+    """Mean and quantiles of the embedding variance on each test set, clean and occluded."""
+    summary = {}
+    for key, log_var in stored.items():
+        if key.endswith(".log_var"):
+            var = log_var.double().exp().flatten()
+            cuts = [var.kthvalue(1 + int(q * (len(var) - 1))).values for q in (0.05, 0.5, 0.95)]
+            summary[key.removesuffix(".log_var")] = {
+                "mean": _digits(var.mean().item()),
+                "quantiles_5_50_95": [_digits(cut.item()) for cut in cuts],
+            }
+    return summary
+
+
+def _digits(value: float) -> float:
+    return float(f"{value:.5g}")
+
+
+@dataclass(frozen=True)
+class Record:
+    """A finished run as chapters load it."""
+
+    folder: Path
+    info: dict[str, Any]
+
+    @property
+    def run(self) -> Run:
+        return Run(**self.info["definition"])
+
+    def metric(self, **wanted: Any) -> dict[str, Any]:
+        """The one row of metrics with these values, such as test="seen", way=70."""
+        rows = [r for r in self.info["metrics"] if all(r.get(k) == v for k, v in wanted.items())]
+        if len(rows) != 1:
+            raise KeyError(f"{self.info['name']}: {len(rows)} rows of metrics match {wanted}")
+        return rows[0]
+
+    def tensors(self) -> Embeddings:
+        """Everything in embeddings.safetensors."""
+        from safetensors.torch import load_file
+
+        path = self.folder / "embeddings.safetensors"
+        if not path.exists():
+            raise FileNotFoundError(f"{self.info['name']} keeps run.json alone, no embeddings")
+        return load_file(path)
+
+    def embeddings(self, test: str, images: str = "clean") -> Gaussian:
+        """A test set's embedding (n_classes, per_class, d), of "clean" or "occluded" images."""
+        return gaussian_of(self.tensors(), test, images)
+
+    def class_names(self, test: str) -> list[str]:
+        """The names of a test set's classes, in the order of the embeddings."""
+        from safetensors import safe_open
+
+        with safe_open(self.folder / "embeddings.safetensors", "pt") as file:
+            return json.loads(file.metadata()[test])
+
+    def model(self) -> nn.Module:
+        """The trained model, in evaluation mode."""
+        from safetensors.torch import load_file
+
+        model = build_model(self.run)
+        model.load_state_dict(load_file(self.folder / "model.safetensors"))
+        return model.eval()
+
+
+def load(name: str, budget: str = "cpu") -> Record:
+    """The record of a finished run."""
+    if budget not in BUDGETS:
+        raise ValueError(f"budget: got {budget!r}, expected one of {', '.join(BUDGETS)}")
+    folder = runs_folder(budget) / name
+    if not (folder / "run.json").exists():
+        raise FileNotFoundError(
+            f"{name} is not recorded; python -m experiments train {name} makes it"
+        )
+    return Record(folder, json.loads((folder / "run.json").read_text()))
+
+
+def is_done(name: str, budget: str = "cpu") -> bool:
+    """Whether a record exists; it is complete if it does."""
+    return (runs_folder(budget) / name / "run.json").exists()
