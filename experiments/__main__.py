@@ -9,8 +9,8 @@ import shutil
 import sys
 
 from experiments import ledger, queue, record
-from experiments.runs import BUDGETS, find, select
-from experiments.train import CACHE
+from experiments.runs import BUDGETS, Run, at_budget, find, select
+from experiments.train import folder_of
 from spe.data import DataNotFoundError
 
 
@@ -23,14 +23,19 @@ def show_runs(given: argparse.Namespace) -> int:
 
 
 def train(given: argparse.Namespace) -> int:
-    for run in [find(name) for name in given.names]:
+    for run in chosen(given):
         queue.do_run(run, given.budget, given.device)
     return 0
 
 
 def work(given: argparse.Namespace) -> int:
-    failed = queue.work_through([find(name) for name in given.names], given.budget, given.device)
+    failed = queue.work_through(chosen(given), given.budget, given.device)
     return 1 if failed else 0
+
+
+def chosen(given: argparse.Namespace) -> list[Run]:
+    """The runs that were named, at the budget that was asked for."""
+    return [at_budget(find(name), given.budget) for name in given.names]
 
 
 def evaluate(given: argparse.Namespace) -> int:
@@ -65,22 +70,22 @@ def compare(recorded: list[dict], again: list[dict]) -> str:
 
 
 def reproduce(given: argparse.Namespace) -> int:
-    runs = select(given.only)
+    runs = [at_budget(run, given.budget) for run in select(given.only)]
     if given.budget == "quick":  # a smoke test starts from nothing
-        for folder in (record.runs_folder("quick"), CACHE / "checkpoints-quick"):
-            shutil.rmtree(folder, ignore_errors=True)
+        for kind in ("runs", "checkpoints"):
+            shutil.rmtree(folder_of(kind, "quick"), ignore_errors=True)
     if given.cluster:
         from experiments.cluster import run_on_cluster
 
         return run_on_cluster(given.cluster, runs, given.budget)
-    missing = [run.name for run in runs if not record.is_done(run.name, given.budget)]
+    missing = [run for run in runs if not record.is_done(run.name, given.budget)]
     queue.say(f"{len(runs) - len(missing)} of {len(runs)} runs are done")
     if not missing:
         return 0
     if given.jobs == 1:
-        failed = queue.work_through([find(n) for n in missing], given.budget, given.device)
-        return 1 if failed else 0
-    return queue.work_in_parallel(missing, given.budget, given.device, given.jobs)
+        return 1 if queue.work_through(missing, given.budget, given.device) else 0
+    names = [run.name for run in missing]
+    return queue.work_in_parallel(names, given.budget, given.device, given.jobs)
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -132,6 +137,9 @@ def main(arguments: list[str] | None = None) -> int:
     given = parse(arguments)
     try:
         return given.action(given)
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        sys.stderr.close()
+        return 0
     except OSError as error:
         if error.errno != errno.ENOSPC and not isinstance(error, FileNotFoundError):
             raise

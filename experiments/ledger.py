@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from experiments.record import is_done, load
-from experiments.runs import RUNS, Run
+from experiments.runs import RUNS, Run, at_budget
 from experiments.train import checkpoint_of
 from spe.evaluation import mean_and_sem
 
@@ -96,7 +96,7 @@ def status(budget: str = "cpu") -> list[dict[str, Any]]:
             info = load(run.name, budget).info
             row |= {"status": "done", "seconds": info["training_seconds"]}
             row |= {"updates": info["updates"]}
-        elif checkpoint_of(run, budget).exists():
+        elif checkpoint_of(at_budget(run, budget), budget).exists():
             row["status"] = "started"
         rows.append(row)
     return rows

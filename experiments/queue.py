@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 
 from experiments import record
-from experiments.runs import Run, at_budget
+from experiments.runs import Run
 from experiments.train import Busy, checkpoint_of, claim, train
 
 
@@ -47,19 +47,22 @@ def settle(device: str) -> None:
 def do_run(
     run: Run, budget: str = "cpu", device: str = "cpu", report: Callable[[str], None] = say
 ) -> bool:
-    """Train, score and record one run, from where it stands; False if it was done already."""
-    run = at_budget(run, budget)
+    """Train, score and record one run, from where it stands; False if it was done already.
+
+    The run is taken as it is; the budget says how it is scored and where its record goes.
+    """
     checkpoint = checkpoint_of(run, budget)
     with claim(checkpoint.parent):
         if record.is_done(run.name, budget):
             report(f"{run.name}  is recorded already")
             return False
         settle(device)
+        seconds = 1.0 if budget == "quick" else 60.0
         mixed = budget == "paper" and device.startswith("cuda")
-        model, history = train(run, checkpoint, device, report, mixed)
+        model, history = train(run, checkpoint, device, report, seconds, mixed)
         report(f"{run.name}  trained, {history.seconds:.0f} s; scoring")
         folder = record.write(run, model, history, device, budget)
-        checkpoint.unlink(missing_ok=True)
+        checkpoint.unlink()
         report(f"{run.name}  recorded in {folder.name}/: {summary(run.name, budget)}")
     return True
 

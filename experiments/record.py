@@ -22,11 +22,10 @@ from torch import Tensor, nn
 import spe
 from experiments.runs import BUDGETS, Run
 from experiments.train import (
-    CACHE,
     CONDITIONS,
     LSHAPES,
-    ROOT,
     build_model,
+    folder_of,
     load_data,
     parameters_of,
     rule_of,
@@ -57,29 +56,28 @@ TESTS: dict[str, dict[str, list[tuple[int | None, int, int]]]] = {
 }
 EPISODES = {"quick": 3, "cpu": 1000, "paper": 1000}
 NAIVE_SAMPLES, NAIVE_EPISODES = 200, 100  # the paper's evaluation, on the first episodes
-QUICK_CLASSES = 10
+QUICK_CLASSES, QUICK_ITEMS = 10, 120
 MAX_CURVE = 200
 
 Embeddings = dict[str, Tensor]
 
 
-def runs_folder(budget: str = "cpu") -> Path:
-    """Where finished records live: tracked ones in data/runs, those of other budgets in the cache.
-
-    SPE_RUNS names another folder for all of them, as tests and a shared disk need.
-    """
-    if "SPE_RUNS" in os.environ:
-        return Path(os.environ["SPE_RUNS"]) / budget
-    return ROOT / "data" / "runs" if budget == "cpu" else CACHE / f"runs-{budget}"
-
-
 def held_out_sets(run: Run, device: str, budget: str = "cpu") -> dict[str, ImageSet]:
-    """The test sets of a run; a smoke test looks at a few classes only."""
+    """The test sets of a run; a smoke test looks at a few images only."""
     data = load_data(run.data, run.split, device)
     sets = {name: data[name] for name in TESTS[run.data]}
     if budget == "quick":
-        sets = {k: v.subset(range(min(QUICK_CLASSES, v.n_classes))) for k, v in sets.items()}
+        sets = {name: _first(data, QUICK_CLASSES, QUICK_ITEMS) for name, data in sets.items()}
     return sets
+
+
+def _first(data: ImageSet, n_classes: int, n_items: int) -> ImageSet:
+    return ImageSet(
+        data.tiles,
+        data.ids[:n_classes, :n_items],
+        data.counts[:n_classes].clamp(max=n_items),
+        data.names[:n_classes],
+    )
 
 
 def embed_tests(run: Run, model: nn.Module, sets: dict[str, ImageSet]) -> Embeddings:
@@ -209,7 +207,7 @@ def write(run: Run, model: nn.Module, history: History, device: str, budget: str
     """Score a trained run and write its record, all at once or not at all."""
     from safetensors.torch import save
 
-    folder = runs_folder(budget) / run.name
+    folder = folder_of("runs", budget) / run.name
     started = time.monotonic()
     sets = held_out_sets(run, device, budget)
     parameters = parameters_of(model)
@@ -339,7 +337,7 @@ def load(name: str, budget: str = "cpu") -> Record:
     """The record of a finished run."""
     if budget not in BUDGETS:
         raise ValueError(f"budget: got {budget!r}, expected one of {', '.join(BUDGETS)}")
-    folder = runs_folder(budget) / name
+    folder = folder_of("runs", budget) / name
     if not (folder / "run.json").exists():
         raise FileNotFoundError(
             f"{name} is not recorded; python -m experiments train {name} makes it"
@@ -349,4 +347,4 @@ def load(name: str, budget: str = "cpu") -> Record:
 
 def is_done(name: str, budget: str = "cpu") -> bool:
     """Whether a record exists; it is complete if it does."""
-    return (runs_folder(budget) / name / "run.json").exists()
+    return (folder_of("runs", budget) / name / "run.json").exists()

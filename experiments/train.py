@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -179,10 +183,24 @@ def _grid(flat: Gaussian, n_classes: int) -> Gaussian:
     return Gaussian(flat.mean.unflatten(0, (n_classes, -1)), flat.var.unflatten(0, (n_classes, -1)))
 
 
+def folder_of(kind: str, budget: str) -> Path:
+    """Where "runs" (finished records) or "checkpoints" (unfinished runs) of a budget live.
+
+    Records of the cpu budget are tracked, in data/runs; all else is in the cache. SPE_RUNS names
+    another folder for everything, such as a disk that a cluster's workers share.
+    """
+    if "SPE_RUNS" in os.environ:
+        return Path(os.environ["SPE_RUNS"]) / f"{kind}-{budget}"
+    if budget == "cpu":
+        return ROOT / "data" / "runs" if kind == "runs" else CACHE / kind
+    return CACHE / f"{kind}-{budget}"
+
+
 def checkpoint_of(run: Run, budget: str) -> Path:
-    """Where the progress of an unfinished run is kept."""
-    folder = "checkpoints" if budget == "cpu" else f"checkpoints-{budget}"
-    return CACHE / folder / run.name / "checkpoint.safetensors"
+    """The file that keeps an unfinished run; one with other settings starts a file of its own."""
+    settings = {k: v for k, v in asdict(run).items() if k not in ("name", "group", "keep")}
+    fingerprint = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
+    return folder_of("checkpoints", budget) / run.name / f"{fingerprint}.safetensors"
 
 
 def train(
@@ -190,6 +208,7 @@ def train(
     checkpoint: Path | None,
     device: str,
     report: Callable[[str], None] = print,
+    checkpoint_seconds: float = 60.0,
     mixed_precision: bool = False,
 ) -> tuple[nn.Module, History]:
     """Train a run to its end, from its checkpoint if there is one; the best weights come back."""
@@ -208,6 +227,7 @@ def train(
         select=run.select,
         patience=run.patience,
         checkpoint=checkpoint,
+        checkpoint_seconds=checkpoint_seconds,
         mixed_precision=mixed_precision,
         report=partial(_say, run, report),
     )
@@ -226,7 +246,7 @@ class Busy(RuntimeError):
 
 
 @contextmanager
-def claim(folder: Path):
+def claim(folder: Path) -> Iterator[None]:
     """Hold a run for this process; a killed process lets go by itself."""
     import fcntl
 

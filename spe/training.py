@@ -137,7 +137,7 @@ def fit(
                 if not math.isfinite(total):
                     model.load_state_dict(best)
                     raise Diverged(_divergence("the loss", update, checkpoint))
-            overdue = time.monotonic() - saved >= checkpoint_seconds
+            overdue = checkpoint is not None and time.monotonic() - saved >= checkpoint_seconds
             if (row_due or overdue) and not _finite(model):
                 model.load_state_dict(best)
                 raise Diverged(_divergence("a weight", update, checkpoint))
@@ -170,7 +170,7 @@ def fit(
                 if update == updates:
                     history.stopped = "finished"
 
-            if checkpoint is not None and (history.stopped or overdue):
+            if checkpoint is not None and (overdue or history.stopped):
                 history.seconds = time.monotonic() - started
                 _save(checkpoint, settings, history, model, best, optimizer, running, generator)
                 saved = time.monotonic()
