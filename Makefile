@@ -5,6 +5,8 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install -q -c constraints.txt
 CODE := $(wildcard spe experiments tools tests benchmarks conftest.py chapters)
 TYPED := $(wildcard spe experiments tools)
+PAGES := _config.yml _toc.yml intro.md references.bib \
+  $(wildcard reference/*.md chapters/*.ipynb _static/* tools/*.py)
 PORTABLE := $(wildcard chapters/ch0[1-6]_*.ipynb chapters/ch09_*.ipynb chapters/ch1[23]_*.ipynb)
 
 .DEFAULT_GOAL := help
@@ -34,7 +36,8 @@ $(VENV)/.stamp-venv:
 	@touch $@
 
 $(VENV)/.stamp-book: pyproject.toml constraints.txt tools/requirements.py | $(VENV)/.stamp-venv
-	$(PY) tools/requirements.py book | xargs -d '\n' $(PIP)
+	$(PY) tools/requirements.py book > $(VENV)/book.txt
+	$(PIP) -r $(VENV)/book.txt
 	@touch $@
 
 # torch and torchvision come in one command, from one place: a mixed pair does not import.
@@ -44,11 +47,15 @@ $(VENV)/.stamp-install: pyproject.toml constraints.txt | $(VENV)/.stamp-venv
 
 install: $(VENV)/.stamp-install
 
-book: $(VENV)/.stamp-book
-	$(PY) -m tools.build
+book: _build/.stamp-html
+	@echo "The book is built: open _build/html/index.html in a browser, or run \`make serve\`."
 
-serve: $(VENV)/.stamp-book
-	@test -e _build/html/index.html || $(MAKE) book
+# The stamp lies in the folder that every build empties first, so a failed build leaves none.
+_build/.stamp-html: $(VENV)/.stamp-book $(PAGES)
+	$(PY) -m tools.build
+	@touch $@
+
+serve: _build/.stamp-html
 	$(PY) -m http.server --bind 127.0.0.1 --directory _build/html 8000
 
 test: lint

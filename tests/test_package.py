@@ -86,6 +86,8 @@ def bare(tmp_path: Path) -> Path:
         pytest.skip("no make here")
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy2(ROOT / name, tmp_path)
+    for name in ("_config.yml", "_toc.yml", "intro.md", "references.bib"):
+        (tmp_path / name).touch()
     (tmp_path / "tools").mkdir()
     shutil.copy2(ROOT / "tools" / "requirements.py", tmp_path / "tools")
     return tmp_path
@@ -113,12 +115,18 @@ def test_an_old_python_is_refused_by_name(bare: Path) -> None:
     assert "Python 3.11" in result.stderr
 
 
-def test_a_second_make_installs_nothing(bare: Path) -> None:
+def test_a_second_make_does_nothing(bare: Path) -> None:
     (bare / ".venv").mkdir()
-    for stamp in ("venv", "book", "install"):
-        (bare / ".venv" / f".stamp-{stamp}").touch()
+    (bare / "_build").mkdir()
+    stamps = [bare / ".venv" / f".stamp-{name}" for name in ("venv", "book", "install")]
+    for stamp in (*stamps, bare / "_build" / ".stamp-html"):
+        stamp.touch()
     for target in ("book", "install"):
-        assert "pip" not in _make(bare, "-n", target).stdout
+        said = _make(bare, "-n", target).stdout
+        assert "pip" not in said
+        assert "tools.build" not in said
+    os.utime(bare / "intro.md", (2**32, 2**32))
+    assert "tools.build" in _make(bare, "-n", "book").stdout
     os.utime(bare / "constraints.txt", (2**32, 2**32))
     for target in ("book", "install"):
         assert "pip" in _make(bare, "-n", target).stdout

@@ -1,4 +1,4 @@
-"""Build the book from a clean folder, with warnings as errors: `python -m tools.build [FOLDER]`.
+"""Build the book from a clean folder, with warnings as errors: `python -m tools.build`.
 
 An incremental second build of a broken book exits 0, so every build starts from nothing.
 """
@@ -25,16 +25,12 @@ def build(source: Path = ROOT, output: Path | None = None) -> subprocess.Complet
     return subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
-def main(arguments: list[str]) -> int:
-    output = Path(arguments[0]) if arguments else ROOT
-    result = build(ROOT, output)
+def main() -> int:
+    result = build()
     if result.returncode:
         print(result.stdout)
-        return result.returncode
-    page = output.resolve() / "_build" / "html" / "index.html"
-    print(f"The book is built. Open {page} in a browser, or run `make serve`.")
-    return 0
+    return result.returncode
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    raise SystemExit(main())
