@@ -15,7 +15,9 @@ import pytest
 from tools.build import build
 from tools.notebooks import ROOT
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
 # The theme declares one variable twice; it harms nobody.
 HARMLESS = ("THEBE_JS_URL",)
 

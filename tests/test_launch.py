@@ -14,7 +14,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from tools import execute, launch
-from tools.notebooks import ROOT, read, write
+from tools.notebooks import ROOT, read, repository, write
 
 URL = "https://github.com/somebody/a-fork"
 
@@ -67,6 +67,15 @@ def test_a_new_address_is_written_into_every_chapter(fork: Path) -> None:
 
 def _bootstrap_source() -> str:
     return launch.bootstrap(URL, "main").source
+
+
+@pytest.mark.parametrize("command", ["format --check", "check --select=E,F,I"])
+def test_the_bootstrap_is_as_ruff_wants_it(command: str, tmp_path: Path) -> None:
+    path = tmp_path / "bootstrap.py"
+    path.write_text(launch.bootstrap(*repository()).source + "\n", encoding="utf-8")
+    ruff = [sys.executable, "-m", "ruff", *command.split(), "--line-length=100", str(path)]
+    result = subprocess.run(ruff, text=True, capture_output=True)
+    assert result.returncode == 0, result.stdout
 
 
 def test_the_bootstrap_does_nothing_outside_colab(monkeypatch: pytest.MonkeyPatch) -> None:
