@@ -11,22 +11,21 @@ def class_product(factors: Gaussian, labels: Tensor, n_classes: int) -> Gaussian
     """The product of the factors of each class, all classes at once.
 
     The same arithmetic as :func:`spe.product`, with sums over the rows of a class.
-    A class without a row gets mean 0 and infinite variance: it knows nothing.
+    A class without a row knows nothing: mean 0 and a variance as large as numbers go.
     """
 
     def class_sum(rows: Tensor) -> Tensor:
         return rows.new_zeros(n_classes, factors.d).index_add(0, labels, rows)
 
-    tiny = torch.finfo(factors.dtype).tiny
-    var = factors.var.clamp_min(tiny)
-    infinite = torch.full_like(var[:1], torch.inf).expand(n_classes, -1)
+    limits = torch.finfo(factors.dtype)
+    var = factors.var.clamp_min(limits.tiny)
+    largest = torch.full_like(var[:1], limits.max / 4).expand(n_classes, -1)
     rows = labels[:, None].expand_as(var)
-    smallest = infinite.scatter_reduce(0, rows, var.detach(), "amin")
+    smallest = largest.scatter_reduce(0, rows, var.detach(), "amin")
     weight = smallest[labels] / var
-    total = class_sum(weight)
-    divisor = total.clamp_min(tiny)
-    rough = (class_sum(weight * factors.mean) / divisor).detach()
-    mean = rough + class_sum(weight * (factors.mean - rough[labels])) / divisor
+    total = class_sum(weight).clamp_min(0.5)  # at least 1 in a class with a row
+    rough = (class_sum(weight * factors.mean) / total).detach()
+    mean = rough + class_sum(weight * (factors.mean - rough[labels])) / total
     return Gaussian(mean, smallest / total)
 
 

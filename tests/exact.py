@@ -1,4 +1,4 @@
-"""Independent answers to compare the core with: dense grids in float64, no code of `spe.posterior`."""
+"""Independent answers to compare the core with: dense grids in float64."""
 
 import math
 
@@ -13,8 +13,7 @@ def grid(low: Tensor, high: Tensor, n: int) -> tuple[Tensor, float]:
     low, high = low.double(), high.double()
     step = (high - low) / n
     axes = [
-        a + s * (torch.arange(n, dtype=torch.float64) + 0.5)
-        for a, s in zip(low, step, strict=True)
+        a + s * (torch.arange(n, dtype=torch.float64) + 0.5) for a, s in zip(low, step, strict=True)
     ]
     points = torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).reshape(-1, len(axes))
     return points, step.prod().item()

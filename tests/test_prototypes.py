@@ -27,7 +27,7 @@ def test_the_prototype_is_the_normalised_product_over_the_support_set() -> None:
     classes = prototypes(support, LABELS, noise)
     z, cell = grid(torch.tensor([-7.0, -7.0]), torch.tensor([7.0, 7.0]), 400)
     for c in range(3):
-        members = support[LABELS == c]
+        members = support[c == LABELS]
         raw = torch.ones(len(z), dtype=torch.float64)
         for i in range(len(members)):
             raw *= density(z, members.mean[i], members.var[i] + noise)
@@ -40,10 +40,10 @@ def test_the_prototype_is_the_confidence_weighted_mean() -> None:
     support, noise = random_gaussians(8, 3, seeded()), 0.3
     out = prototypes(support, LABELS, noise)
     for c in range(3):
-        precision = 1 / (support.var[LABELS == c] + noise)
+        precision = 1 / (support.var[c == LABELS] + noise)
         var = 1 / precision.sum(0)
         torch.testing.assert_close(out.var[c], var)
-        mean = var * (precision * support.mean[LABELS == c]).sum(0)
+        mean = var * (precision * support.mean[c == LABELS]).sum(0)
         torch.testing.assert_close(out.mean[c], mean)
 
 
@@ -57,7 +57,9 @@ def test_one_example_is_its_own_prototype_widened_once() -> None:
 def test_a_noisy_example_cannot_drag_the_prototype() -> None:
     """Eq. 5: the deterministic mean moves by a third of the outlier's distance."""
     mean = torch.tensor([[0.0], [0.1], [9.0]])
-    out = prototypes(Gaussian(mean, torch.tensor([[0.1], [0.1], [1e6]])), torch.zeros(3).long(), 0.1)
+    out = prototypes(
+        Gaussian(mean, torch.tensor([[0.1], [0.1], [1e6]])), torch.zeros(3).long(), 0.1
+    )
     assert abs(out.mean.item() - 0.05) < 1e-4
 
 
@@ -66,7 +68,7 @@ def test_equal_variances_give_the_plain_mean() -> None:
     support = Gaussian(torch.randn(8, 2, generator=seeded()), torch.full((8, 2), 0.4))
     out = prototypes(support, LABELS, 0.1)
     for c in range(3):
-        torch.testing.assert_close(out.mean[c], support.mean[LABELS == c].mean(0))
+        torch.testing.assert_close(out.mean[c], support.mean[c == LABELS].mean(0))
 
 
 def test_a_prototype_narrows_with_every_shot() -> None:
@@ -101,7 +103,8 @@ def test_renaming_the_classes_reorders_the_prototypes() -> None:
 def test_a_class_without_support_knows_nothing() -> None:
     out = prototypes(random_gaussians(8, 2, seeded()), LABELS, 0.3, n_classes=5)
     assert out.shape == (5, 2)
-    assert torch.isinf(out.var[3:]).all()
+    assert (out.var[3:] > 1e307).all()
+    assert out.var.isfinite().all()
     assert (out.mean[3:] == 0).all()
     close(out[:3], prototypes(random_gaussians(8, 2, seeded()), LABELS, 0.3))
 
@@ -109,7 +112,7 @@ def test_a_class_without_support_knows_nothing() -> None:
 def test_a_class_without_support_leaves_the_gradient_finite() -> None:
     mean = torch.randn(8, 2, generator=seeded(), requires_grad=True)
     out = prototypes(Gaussian(mean, torch.full((8, 2), 0.4)), LABELS, 0.3, n_classes=5)
-    (out.mean.sum() + out.var[:3].sum()).backward()
+    (out.mean.sum() + out.var.log().sum()).backward()
     assert mean.grad is not None
     assert mean.grad.isfinite().all()
 
