@@ -14,7 +14,7 @@ from spe.checks import check_count, check_option
 from spe.encoders import Encoder
 from spe.episodes import Episode, Pairs
 from spe.gaussian import Gaussian
-from spe.posterior import log_density, normal_points, target_log_posterior
+from spe.posterior import ESTIMATORS, POINTS, log_density, normal_points, target_log_posterior
 from spe.prototypes import prototypes
 
 VAR_FLOOR = 1e-6  # softplus rounds to 0 in float32; a variance must not
@@ -74,6 +74,9 @@ class StochasticPrototypes(StochasticEmbedding):
     ) -> None:
         super().__init__(encoder)
         check_count("n_support", n_support)
+        check_count("n_samples", n_samples)
+        check_option("estimator", estimator, ESTIMATORS)
+        check_option("points", points, POINTS)
         self.gamma = nn.Parameter(torch.tensor(n_support * GAMMA_0 ** (2 / encoder.d)))
         self.estimator = estimator
         self.n_samples = n_samples
@@ -154,6 +157,8 @@ class HedgedInstanceEmbedding(StochasticEmbedding):
     def __init__(self, encoder: Encoder, beta: float = 1e-4, n_samples: int = 8) -> None:
         super().__init__(encoder)
         check_count("n_samples", n_samples)
+        if not beta >= 0:
+            raise ValueError(f"beta={beta}; expected a number of at least 0")
         self.head = MatchHead()
         self.beta = beta
         self.n_samples = n_samples
