@@ -1,0 +1,326 @@
+"""Runs have names and definitions, records agree with what is stored, the ledger adds up."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from experiments import ledger, queue, record
+from experiments.__main__ import main
+from experiments.record import load, score
+from experiments.runs import RUNS, at_budget, find, select
+from experiments.train import CONDITIONS, Busy, build_model, checkpoint_of, claim, validator
+from spe.data import DataNotFoundError
+from spe.training import History
+
+ROOT = Path(__file__).parents[1]
+RECORDED = sorted(path.parent.name for path in (ROOT / "data" / "runs").glob("*/run.json"))
+KEPT = [name for name in RECORDED if (ROOT / "data/runs" / name / "model.safetensors").exists()]
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch) -> Path:
+    """Records and checkpoints go to a folder of the test's own."""
+    monkeypatch.setenv("SPE_RUNS", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory) -> Path:
+    """A run of a few updates, recorded; L shapes need no data on disk."""
+    folder = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPE_RUNS", str(folder))
+        queue.do_run(at_budget(find("lshapes-spe-seed0"), "quick"), "quick", report=str)
+    return folder
+
+
+def test_every_cell_of_the_papers_tables_has_runs_that_fill_it():
+    for cell in ledger.cells():
+        runs, wanted = ledger._runs_of(
+            *(cell[k] for k in ("table", "method", "condition", "column"))
+        )
+        assert runs, cell
+        assert all(run.method == cell["method"] for run in runs)
+        assert wanted["classifier"] == ledger.CLASSIFIER[cell["method"]]
+
+
+def test_omniglot_cells_come_from_models_trained_for_their_column():
+    for condition, images in (
+        ("clean_support_clean_query", 0.0),
+        ("corrupt_support_clean_query", 0.2),
+        ("clean_support_corrupt_query", 0.2),
+    ):
+        for column, shot in (("1-shot 20-class", 1), ("5-shot 5-class", 5)):
+            runs, wanted = ledger._runs_of("omniglot_2d", "PN", condition, column)
+            assert {(run.shot, run.occlude, run.split) for run in runs} == {(shot, images, 0)}
+            assert wanted["shot"] == shot
+
+
+def test_spe_and_its_sibling_train_under_the_same_settings():
+    for name, run in RUNS.items():
+        if run.method == "SPE" and name.replace("-spe", "-pn") in RUNS:
+            sibling = RUNS[name.replace("-spe", "-pn")]
+            assert replace(sibling, name=name, method="SPE") == run
+
+
+def test_runs_come_in_the_order_of_their_importance():
+    groups = [run.group for run in RUNS.values()]
+    assert groups == sorted(groups)
+    assert set(groups) == set(range(1, 8))
+
+
+def test_the_sampler_figure_compares_both_samplers_at_one_budget():
+    runs = select("sampler-*")
+    assert len(runs) == 2 * 5 * 5
+    changed = {"name": "", "estimator": "", "n_samples": 0, "seed": 0}
+    assert len({replace(run, **changed) for run in runs}) == 1
+    assert all(run.name.endswith(("rep0", "rep1", "rep2")) for run in runs[:30])
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_run_can_be_built_at_every_budget(name):
+    for budget in ("quick", "cpu", "paper"):
+        run = at_budget(RUNS[name], budget)
+        assert (run.pairs > 0) == (run.method in ("HIB", "Contrastive"))
+    assert at_budget(run, "quick").updates <= 10
+    if run.method == "SPE":
+        noise = build_model(run).noise.item()
+        assert 0 < noise < 200
+
+
+def test_only_one_seed_of_a_table_row_keeps_weights_and_embeddings():
+    kept = [run for run in RUNS.values() if run.keep]
+    assert {run.seed for run in kept} == {0}
+    assert all(run.d < 64 and run.group in (1, 2, 3, 5) for run in kept)
+
+
+def test_an_unknown_name_is_answered_with_the_nearest_one(capsys):
+    assert main(["train", "ndigit2-d2-spe"]) == 2
+    message = capsys.readouterr().err
+    assert "'ndigit2-d2-spe'" in message
+    assert "did you mean ndigit2-d2-spe-seed" in message
+    assert "Traceback" not in message
+
+
+def test_a_missing_data_set_and_a_full_disk_are_said_in_plain_words(elsewhere, monkeypatch, capsys):
+    def absent(*_):
+        raise DataNotFoundError("mnist was not found. Tried: …")
+
+    monkeypatch.setattr("experiments.train.load_data", absent)
+    assert main(["train", "ndigit2-d2-spe-seed0", "--budget", "quick"]) == 2
+    assert "mnist was not found" in capsys.readouterr().err
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("experiments.train.load_data", full)
+    assert main(["train", "ndigit2-d2-spe-seed0", "--budget", "quick"]) == 2
+    assert "disk is full" in capsys.readouterr().err
+
+
+def test_a_record_says_how_it_came_about(smoke, monkeypatch):
+    monkeypatch.setenv("SPE_RUNS", str(smoke))
+    found = load("lshapes-spe-seed0", "quick")
+    info = found.info
+    assert info["updates"] == 4
+    assert info["stopped"] == "finished"
+    assert info["versions"].keys() == {"python", "torch", "spe"}
+    assert info["parameters"]["noise"] > 0
+    assert len(info["curve"]) == 2
+    assert found.run == at_budget(RUNS["lshapes-spe-seed0"], "quick")
+    row = found.metric(classifier="prototypes", shot=2)
+    assert {"accuracy", "sem", "log_likelihood", "naive200"} <= row.keys()
+    text = (found.folder / "run.json").read_text()
+    assert str(ROOT) not in text
+    assert os.uname().nodename not in text.replace('"cpu"', "")
+    assert sorted(p.name for p in found.folder.iterdir()) == [
+        "embeddings.safetensors", "model.safetensors", "run.json",
+    ]  # fmt: skip
+    assert not list(smoke.rglob("*.safetensors-*"))
+    assert not checkpoint_of(found.run, "quick").exists()
+
+
+def test_a_records_metrics_follow_from_its_embeddings_and_its_weights(smoke, monkeypatch):
+    monkeypatch.setenv("SPE_RUNS", str(smoke))
+    found = load("lshapes-spe-seed0", "quick")
+    parameters = found.info["parameters"]
+    assert score(found.run, found.tensors(), parameters, "quick") == found.info["metrics"]
+    sets = record.held_out_sets(found.run, "cpu", "quick")
+    again = record.embed_tests(found.run, found.model(), sets)
+    assert score(found.run, again, parameters, "quick") == found.info["metrics"]
+    assert found.embeddings("test").shape == (4, 120, 2)
+    assert len(found.class_names("test")) == 4
+
+
+def test_a_recorded_run_is_not_done_again(smoke, monkeypatch):
+    monkeypatch.setenv("SPE_RUNS", str(smoke))
+    said = []
+    run = at_budget(find("lshapes-spe-seed0"), "quick")
+    assert not queue.do_run(run, "quick", report=said.append)
+    assert said == ["lshapes-spe-seed0  is recorded already"]
+
+
+def test_two_processes_never_train_the_same_run(tmp_path):
+    twice = pytest.raises(Busy, match="run is being trained")
+    with claim(tmp_path / "run"), twice, claim(tmp_path / "run"):
+        pass
+    with claim(tmp_path / "run"):
+        pass
+
+
+def test_other_settings_start_a_checkpoint_of_their_own(elsewhere):
+    run = RUNS["ndigit2-d2-spe-seed0"]
+    assert checkpoint_of(run, "cpu") == checkpoint_of(replace(run, keep=False, group=9), "cpu")
+    assert checkpoint_of(run, "cpu") != checkpoint_of(replace(run, occlude=0.3), "cpu")
+
+
+def test_a_failed_run_does_not_stop_the_queue(elsewhere, monkeypatch):
+    done = []
+
+    def do_run(run, budget, device):
+        if run.name == "b":
+            raise FloatingPointError("the loss stopped being finite")
+        if run.name == "c" and "c" not in done:
+            done.append("c")
+            raise Busy
+        done.append(run.name)
+        monkeypatch.setattr(record, "is_done", lambda name, _: name in done)
+        return True
+
+    monkeypatch.setattr(queue, "do_run", do_run)
+    runs = [replace(RUNS["lshapes-spe-seed0"], name=name) for name in "abcd"]
+    assert queue.work_through(runs, "quick", "cpu") == ["b"]
+    assert done == ["a", "c", "d"]
+
+
+def test_a_cell_averages_seeds_and_states_their_spread(elsewhere):
+    for seed, accuracy in enumerate((0.90, 0.92, 0.97)):
+        write_metrics(f"ndigit2-d2-spe-seed{seed}", accuracy, elsewhere)
+    cell = ledger._cell("ndigit_mnist", "SPE", "clean_support_clean_query", "seen N=2 D=2")
+    assert cell["ours"] == 93.0
+    assert cell["sem"] == pytest.approx(2.08, abs=0.01)
+    assert len(cell["runs"]) == 3
+
+
+def test_one_seed_states_the_error_over_episodes(elsewhere):
+    write_metrics("ndigit2-d2-spe-seed0", 0.9, elsewhere)
+    cell = ledger._cell("ndigit_mnist", "SPE", "clean_support_clean_query", "seen N=2 D=2")
+    assert (cell["ours"], cell["sem"]) == (90.0, 0.1)
+
+
+def write_metrics(name: str, accuracy: float, folder: Path) -> None:
+    """A made record of an N-digit run; all cells but clean seen ones are at 0.5."""
+    rows = [
+        {"test": test, "condition": condition, "classifier": "prototypes", "sem": 0.001}
+        | {"accuracy": accuracy if (test, i) == ("seen", 0) else 0.5}
+        for test in ("seen", "unseen")
+        for i, condition in enumerate(CONDITIONS)
+    ]
+    path = folder / "runs-cpu" / name / "run.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"metrics": rows, "training_seconds": 60, "updates": 1}))
+
+
+def test_the_ledger_prints_every_cell_with_null_for_what_is_missing(elsewhere, capsys):
+    write_metrics("ndigit2-d2-spe-seed0", 0.9, elsewhere)
+    assert main(["runs", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed.keys() == {"cells", "runs"}
+    assert len(printed["cells"]) == 1 + 3 * 4 * 2 + 3 * 8 * 4
+    keys = {"table", "method", "condition", "column", "paper", "ours", "sem", "runs"}
+    assert all(cell.keys() == keys for cell in printed["cells"])
+    assert {cell["method"] for cell in printed["cells"]} == {"SPE", "PN", "HIB", "Contrastive"}
+    filled = [cell for cell in printed["cells"] if cell["ours"] is not None]
+    assert {(cell["method"], cell["column"][-7:]) for cell in filled} == {("SPE", "N=2 D=2")}
+    assert {cell["paper"]: cell["ours"] for cell in filled} == {
+        93.0: 90.0, 92.4: 50.0, 53.7: 50.0, 90.0: 50.0, 88.8: 50.0, 56.3: 50.0,
+    }  # fmt: skip
+    assert all(cell["sem"] is None for cell in printed["cells"] if cell["ours"] is None)
+    assert len(printed["runs"]) == len(RUNS)
+    assert main(["runs"]) == 0
+    text = capsys.readouterr().out
+    assert " 93.0    90.0 ± 0.1   -3.0  (1)" in text
+    assert f"1 of {len(RUNS)} runs done" in text
+
+
+def test_the_curve_is_thinned_and_ends_where_training_ended():
+    rows = [{"update": i, "loss": 1 / i} for i in range(1, 1001)]
+    thin = record.thin(rows)
+    assert len(thin) <= 200
+    assert thin[-1]["update"] == 1000
+    assert record.thin(rows[:7])[0]["update"] == 1
+
+
+def test_a_crash_while_recording_leaves_no_record(elsewhere, monkeypatch):
+    run = at_budget(find("lshapes-spe-seed0"), "quick")
+
+    def crash(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(record, "write_atomically", crash)
+    with pytest.raises(OSError, match="No space"):
+        record.write(run, build_model(run).eval(), History(), "cpu", "quick")
+    assert list((elsewhere / "runs-quick").iterdir()) == []
+
+
+def test_validation_mixes_the_conditions_that_the_run_is_tested_on():
+    from blobs import blobs, model
+
+    run = replace(RUNS["omniglot-2d-spe-1shot-clean-seed0"], shot=1)
+    data = blobs(12, 20, seed=0)
+    clean = validator(run, data)(model("SPE"))
+    mixed = validator(replace(run, occlude=0.2), data)(model("SPE"))
+    assert clean["accuracy"] == clean["clean_clean"]
+    parts = [mixed[key] for key in ("clean_clean", "occluded_clean", "clean_occluded")]
+    assert mixed["accuracy"] == pytest.approx(sum(parts) / 3)
+    assert mixed["clean_clean"] == clean["clean_clean"]
+    again = validator(replace(run, occlude=0.2), data)(model("SPE"))
+    assert again == mixed
+
+
+def test_the_command_line_explains_itself():
+    command = [sys.executable, "-m", "experiments", "--help"]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert all(name in said for name in ("runs", "train", "evaluate", "reproduce"))
+
+
+def test_all_records_together_stay_small():
+    size = sum(path.stat().st_size for path in (ROOT / "data" / "runs").rglob("*"))
+    assert size < 40e6
+
+
+@pytest.mark.skipif(not KEPT, reason="no run is recorded with its embeddings yet")
+def test_a_sample_of_recorded_runs_scores_the_same_from_its_embeddings(monkeypatch):
+    """The first 20 episodes of a sample of runs; the full number of episodes takes minutes."""
+    monkeypatch.setitem(record.EPISODES, "cpu", 20)
+    monkeypatch.setattr(record, "NAIVE_EPISODES", 2)
+    for name in KEPT[:: max(1, len(KEPT) // 3)]:
+        found = load(name)
+        tensors, parameters = found.tensors(), found.info["parameters"]
+        again = score(found.run, tensors, parameters)
+        for old, new in zip(found.info["metrics"], again, strict=True):
+            if old["classifier"] == "prototypes":
+                assert abs(old["accuracy"] - new["accuracy"]) < 4 * (new["sem"] + old["sem"])
+            else:
+                assert old["accuracy"] == new["accuracy"]
+
+
+@pytest.mark.skipif(not KEPT, reason="no run is recorded with its weights yet")
+def test_a_recorded_model_embeds_as_it_did_when_it_was_recorded():
+    """The first test images of a sample of runs, where the data is at hand."""
+    from made_data import real
+
+    for name in KEPT[:: max(1, len(KEPT) // 3)]:
+        found = load(name)
+        sets = real(lambda run=found.run: record.held_out_sets(run, "cpu", "quick"))
+        stored, again = found.tensors(), record.embed_tests(found.run, found.model(), sets)
+        for key, value in again.items():
+            if "clean" in key:
+                old = stored[key][: len(value), : value.shape[1]].float()
+                assert torch.allclose(old, value.float(), rtol=5e-3, atol=5e-3), (name, key)
