@@ -111,7 +111,7 @@ def index(root: Path = ROOT) -> tuple[str, list[str]]:
             given = links.get(number, [])
             if not given:
                 gaps.append(f"Eq. {number} has no {kind}")
-            more = f" and {len(given) - SHOWN} more" if len(given) > SHOWN else ""
+            more = " and more" if len(given) > SHOWN else ""
             cells.append(", ".join(given[:SHOWN]) + more or "–")
         rows.append(f"| {' | '.join(cells)} |")
     return _HEAD + "\n".join(rows) + "\n", gaps
