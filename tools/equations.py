@@ -26,6 +26,8 @@ EQUATIONS = {
     9: "the posterior as an expectation over the intersection",
 }
 SHOWN = 3
+# The core comes first, in code and in tests.
+CORE = ("gaussian", "prototypes", "posterior")
 _MENTION = re.compile(r"\bEqs?\.\s*(\d+(?:(?:\s*(?:,|-|–|\band\b|\bto\b)\s*)+\d+)*)")
 _RANGE = re.compile(r"(\d+)\s*(?:-|–|to)\s*(\d+)")
 _HEAD = """\
@@ -63,10 +65,14 @@ def documented(path: Path) -> Iterator[tuple[str, str]]:
     yield from walk(ast.parse(path.read_text(encoding="utf-8")).body, "")
 
 
+def _core_first(path: Path) -> tuple[bool, str]:
+    return path.stem.removeprefix("test_") not in CORE, str(path)
+
+
 def code_links(root: Path) -> dict[int, list[str]]:
     """Functions of `spe/` by the equation that their docstring names."""
     found: dict[int, list[str]] = {}
-    for path in sorted((root / "spe").rglob("*.py")):
+    for path in sorted((root / "spe").rglob("*.py"), key=_core_first):
         module = ".".join(path.relative_to(root).with_suffix("").parts)
         for name, text in documented(path):
             for number in mentions(text):
@@ -77,7 +83,7 @@ def code_links(root: Path) -> dict[int, list[str]]:
 def test_links(root: Path) -> dict[int, list[str]]:
     """Tests by the equation that their docstring names."""
     found: dict[int, list[str]] = {}
-    for path in sorted((root / "tests").glob("test_*.py")):
+    for path in sorted((root / "tests").glob("test_*.py"), key=_core_first):
         for name, text in documented(path):
             if name.rsplit(".", 1)[-1].startswith("test_"):
                 for number in mentions(text):
