@@ -87,7 +87,7 @@ bench: $(VENV)/.stamp-install
 	$(PY) -m benchmarks
 
 mutants: $(VENV)/.stamp-install
-	$(PY) -m tests.mutants
+	$(PY) -m tools.mutants
 
 constraints: $(VENV)/.stamp-install
 	$(PY) tools/constraints.py

@@ -110,6 +110,10 @@ def _spoil(notebook: NotebookNode, how: str) -> None:
         cell.metadata["tags"] = ["nbval-skip"]
     elif how == "marker":
         cell.source = "# NBVAL_IGNORE_OUTPUT\n" + cell.source
+    elif how == "role":
+        notebook.cells.append(new_markdown_cell("See {cite:p}`somebody`."))
+    elif how == "directive":
+        notebook.cells.append(new_markdown_cell("```{note}\nRaw in Colab.\n```"))
     elif how == "data":
         notebook.metadata["spe"] = {"data": ["no-such-set"]}
     elif how == "kernelspec":
@@ -129,6 +133,8 @@ def _spoil(notebook: NotebookNode, how: str) -> None:
         ("tag", "unknown tags"),
         ("skip", "only the bootstrap"),
         ("marker", "NBVAL comment"),
+        ("role", "Colab shows raw"),
+        ("directive", "Colab shows raw"),
         ("data", "unknown data sets"),
         ("kernelspec", "kernelspec"),
         ("long cell", "more than"),
@@ -160,3 +166,18 @@ def test_a_notebook_without_its_data_set_is_skipped_with_the_reason(
     result = pytester.runpytest_subprocess("-rs", "--nbval", "--nbval-current-env")
     result.assert_outcomes(skipped=1)
     result.stdout.fnmatch_lines(["*needs.ipynb: data set 'omniglot'*far away*"])
+
+
+def test_pytest_collects_neither_the_build_nor_the_environment(pytester: pytest.Pytester) -> None:
+    for name in ("pyproject.toml", "tests/nbval.cfg"):
+        target = pytester.path / name
+        target.parent.mkdir(exist_ok=True)
+        target.write_text((ROOT / name).read_text(encoding="utf-8"), encoding="utf-8")
+    made = new_notebook(cells=[new_code_cell("1 / 0")])
+    for folder in ("_build", ".venv", "_mathjax", "data", "chapters"):
+        (pytester.path / folder).mkdir()
+        write(pytester.path / folder / "notebook.ipynb", made)
+    for arguments in (["--nbval"], ["--nbval", "."]):
+        result = pytester.runpytest_subprocess("--collect-only", "-q", *arguments)
+        listed = [line for line in result.outlines if "::" in line]
+        assert [line.split("/")[0] for line in listed] == ["chapters"]

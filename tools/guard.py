@@ -30,6 +30,7 @@ MAX_PICTURES = 3_000_000
 _MACHINE_PATH = re.compile(
     r"(?<![\w.:/])/(?:home|root|Users|work|tmp|mnt|workspace)/[\w.-]+|[A-Z]:\\Users\\"
 )
+_MYST = re.compile(r"^\s*(?:`{3,}|:{3,})\{|\{[a-z][a-z:-]*\}`", re.MULTILINE)
 _PICTURES = ("image/png", "image/jpeg")
 _TEXTS = ("text/plain", "text/html", "text/markdown", "text/latex", "image/svg+xml")
 
@@ -116,6 +117,8 @@ def _metadata_complaints(notebook: NotebookNode) -> list[str]:
             found.append(f"cell {cell.id} has unknown tags {sorted(unknown)}")
         if cell.cell_type == "code" and len(cell.source.splitlines()) > MAX_LINES:
             found.append(f"cell {cell.id} has more than {MAX_LINES} lines")
+        if cell.cell_type == "markdown" and _MYST.search(cell.source):
+            found.append(f"cell {cell.id} has a MyST role or directive, which Colab shows raw")
         if "NBVAL_" in cell.source:
             found.append(f"cell {cell.id} steers nbval by an NBVAL comment; use a tag")
         if "nbval-skip" in tags(cell) and cell.id != "spe-bootstrap":
