@@ -57,9 +57,7 @@ def do_run(
             report(f"{run.name}  is recorded already")
             return False
         settle(device)
-        seconds = 1.0 if budget == "quick" else 60.0
-        mixed = budget == "paper" and device.startswith("cuda")
-        model, history = train(run, checkpoint, device, report, seconds, mixed)
+        model, history = train(run, checkpoint, device, report, budget)
         report(f"{run.name}  trained, {history.seconds:.0f} s; scoring")
         folder = record.write(run, model, history, device, budget)
         checkpoint.unlink()

@@ -30,6 +30,7 @@ from experiments.train import (
     parameters_of,
     rule_of,
     similarity_of,
+    some_of,
 )
 from spe.data import ImageSet
 from spe.data.lshapes import bayes_posterior, sample_coordinates
@@ -56,7 +57,6 @@ TESTS: dict[str, dict[str, list[tuple[int | None, int, int]]]] = {
 }
 EPISODES = {"quick": 3, "cpu": 1000, "paper": 1000}
 NAIVE_SAMPLES, NAIVE_EPISODES = 200, 100  # the paper's evaluation, on the first episodes
-QUICK_CLASSES, QUICK_ITEMS = 10, 120
 MAX_CURVE = 200
 
 Embeddings = dict[str, Tensor]
@@ -67,17 +67,8 @@ def held_out_sets(run: Run, device: str, budget: str = "cpu") -> dict[str, Image
     data = load_data(run.data, run.split, device)
     sets = {name: data[name] for name in TESTS[run.data]}
     if budget == "quick":
-        sets = {name: _first(data, QUICK_CLASSES, QUICK_ITEMS) for name, data in sets.items()}
+        sets = {name: some_of(data) for name, data in sets.items()}
     return sets
-
-
-def _first(data: ImageSet, n_classes: int, n_items: int) -> ImageSet:
-    return ImageSet(
-        data.tiles,
-        data.ids[:n_classes, :n_items],
-        data.counts[:n_classes].clamp(max=n_items),
-        data.names[:n_classes],
-    )
 
 
 def embed_tests(run: Run, model: nn.Module, sets: dict[str, ImageSet]) -> Embeddings:

@@ -63,6 +63,16 @@ def load_data(data: str, split: int, device: str) -> dict[str, ImageSet]:
     return {name: images.to(device) for name, images in sets.items()}
 
 
+def some_of(data: ImageSet, n_classes: int = 10, n_items: int = 120) -> ImageSet:
+    """The first images of the first classes: enough for a smoke test."""
+    return ImageSet(
+        data.tiles,
+        data.ids[:n_classes, :n_items],
+        data.counts[:n_classes].clamp(max=n_items),
+        data.names[:n_classes],
+    )
+
+
 def build_model(run: Run) -> nn.Module:
     """The model of a run, with weights drawn from its seed."""
     torch.manual_seed(run.seed)
@@ -208,11 +218,11 @@ def train(
     checkpoint: Path | None,
     device: str,
     report: Callable[[str], None] = print,
-    checkpoint_seconds: float = 60.0,
-    mixed_precision: bool = False,
+    budget: str = "cpu",
 ) -> tuple[nn.Module, History]:
     """Train a run to its end, from its checkpoint if there is one; the best weights come back."""
     data = load_data(run.data, run.split, device)
+    held_out = data["validation"] if budget != "quick" else some_of(data["validation"])
     model = build_model(run).to(device)
     history = fit(
         model,
@@ -222,13 +232,13 @@ def train(
         schedule=run.schedule,
         peak_lr=run.peak_lr,
         halve_every=run.halve_every,
-        validate=validator(run, data["validation"]),
+        validate=validator(run, held_out),
         validate_every=run.validate_every,
         select=run.select,
         patience=run.patience,
         checkpoint=checkpoint,
-        checkpoint_seconds=checkpoint_seconds,
-        mixed_precision=mixed_precision,
+        checkpoint_seconds=1.0 if budget == "quick" else 60.0,
+        mixed_precision=budget == "paper" and device.startswith("cuda"),
         report=partial(_say, run, report),
     )
     return model, history
