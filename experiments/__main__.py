@@ -7,11 +7,14 @@ import errno
 import json
 import shutil
 import sys
+from collections.abc import Callable
 
 from experiments import ledger, queue, record
 from experiments.runs import BUDGETS, Run, at_budget, find, select
 from experiments.train import folder_of
 from spe.data import DataNotFoundError
+
+Action = Callable[[argparse.Namespace], int]
 
 
 def show_runs(given: argparse.Namespace) -> int:
@@ -94,10 +97,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     commands = parser.add_subparsers(required=True, metavar="{runs,train,evaluate,reproduce}")
 
-    def command(name: str, action, text: str | None = None) -> argparse.ArgumentParser:
+    def command(name: str, action: Action, text: str | None) -> argparse.ArgumentParser:
         # A command without help text is not listed.
-        extra = {} if text is None else {"help": text, "description": text}
-        sub = commands.add_parser(name, **extra)
+        if text is None:
+            sub = commands.add_parser(name)
+        else:
+            sub = commands.add_parser(name, help=text, description=text)
         sub.set_defaults(action=action)
         return sub
 

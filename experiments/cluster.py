@@ -31,10 +31,9 @@ def run_on_cluster(address: str, runs: list[Run], budget: str) -> int:
         raise ValueError("--cluster needs Dask: pip install distributed") from error
 
     missing = [run for run in runs if not record.is_done(run.name, budget)]
-    if address == "local":
-        address = LocalCluster(n_workers=os.cpu_count(), threads_per_worker=1)
+    local = address == "local"
     failed = 0
-    with Client(address) as client:
+    with Client(LocalCluster(os.cpu_count(), threads_per_worker=1) if local else address) as client:
         workers = client.scheduler_info(n_workers=-1)["workers"].values()
         on_gpu = any("GPU" in worker["resources"] for worker in workers)
         say(f"{len(missing)} runs to do, {len(workers)} workers{', on GPUs' if on_gpu else ''}")

@@ -102,7 +102,7 @@ def work_in_parallel(names: list[str], budget: str, device: str, jobs: int) -> i
     command += ["--device", device, *names]
     workers = [subprocess.Popen(command) for _ in range(jobs)]
 
-    def stop(*_) -> None:
+    def stop(*_: object) -> None:
         for worker in workers:
             worker.terminate()
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import spe
 from experiments.runs import BUDGETS, Run
@@ -36,6 +36,8 @@ from spe.data import ImageSet
 from spe.data.lshapes import bayes_posterior, sample_coordinates
 from spe.evaluation import (
     Gaussian,
+    Model,
+    Similarity,
     distance_of_means,
     embed_set,
     episode_indices,
@@ -47,9 +49,10 @@ from spe.evaluation import (
 from spe.training import History, write_atomically
 
 TEST_SEED = 2
-OMNIGLOT_TASKS = [(way, shot, 15) for way in (5, 20) for shot in (1, 5)]
-NDIGIT_TASKS = [(None, 50, 10)]  # all classes of the test set
-TESTS: dict[str, dict[str, list[tuple[int | None, int, int]]]] = {
+Task = tuple[int | None, int, int]  # way (None: all classes), shot, queries per class
+OMNIGLOT_TASKS: list[Task] = [(way, shot, 15) for way in (5, 20) for shot in (1, 5)]
+NDIGIT_TASKS: list[Task] = [(None, 50, 10)]
+TESTS: dict[str, dict[str, list[Task]]] = {
     "omniglot": {"test": OMNIGLOT_TASKS},
     "ndigit2": {"seen": NDIGIT_TASKS, "unseen": NDIGIT_TASKS},
     "ndigit3": {"seen": NDIGIT_TASKS, "unseen": NDIGIT_TASKS},
@@ -71,7 +74,7 @@ def held_out_sets(run: Run, device: str, budget: str = "cpu") -> dict[str, Image
     return sets
 
 
-def embed_tests(run: Run, model: nn.Module, sets: dict[str, ImageSet]) -> Embeddings:
+def embed_tests(run: Run, model: Model, sets: dict[str, ImageSet]) -> Embeddings:
     """Half-precision embeddings of the test sets, clean and occluded, by name.
 
     Variances are kept as logarithms, which half precision holds to 1 % over their whole range; a
@@ -119,10 +122,8 @@ def score(
             if support not in sets or query not in sets:
                 continue
             common = {"test": test, "condition": condition}
-            for way, shot, n_query in tasks:
-                row = _score_task(
-                    run, sets[support], sets[query], way, shot, n_query, parameters, budget
-                )
+            for task in tasks:
+                row = _score_task(run, sets[support], sets[query], task, parameters, budget)
                 rows.append(common | row)
             if run.data.startswith("ndigit"):
                 rows += [
@@ -141,13 +142,21 @@ def _score_bayes(stored: Embeddings) -> dict[str, Any]:
     return {"classifier": "Bayes rule", "accuracy": _round(mean), "sem": _round(sem)}
 
 
-def _score_task(run, support, query, way, shot, n_query, parameters, budget) -> dict[str, Any]:
+def _score_task(
+    run: Run,
+    support: Gaussian,
+    query: Gaussian,
+    task: Task,
+    parameters: dict[str, float],
+    budget: str,
+) -> dict[str, Any]:
     n_classes, per_class = support.shape[:2]
+    way, shot, n_query = task
     way = min(way or n_classes, n_classes)
-    indices = episode_indices(
-        n_classes, per_class, way, shot + n_query, EPISODES[budget], TEST_SEED
-    )
-    scores = score_episodes(support, query, *indices, shot, rule_of(run.method, parameters))
+    drawn = shot + n_query
+    classes, items = episode_indices(n_classes, per_class, way, drawn, EPISODES[budget], TEST_SEED)
+    rule = rule_of(run.method, parameters)
+    scores = score_episodes(support, query, classes, items, shot, rule)
     mean, sem = mean_and_sem(scores["accuracy"])
     row = {
         "classifier": "prototypes",
@@ -159,28 +168,30 @@ def _score_task(run, support, query, way, shot, n_query, parameters, budget) -> 
         "log_likelihood": _round(scores["log_likelihood"].double().mean().item()),
     }
     if run.method == "SPE":
-        first = [part[:NAIVE_EPISODES] for part in indices]
+        first = slice(NAIVE_EPISODES)
         generator = torch.Generator(support.device).manual_seed(TEST_SEED)
         naive_rule = stochastic_rule(parameters["noise"], NAIVE_SAMPLES, "random", generator)
-        naive = score_episodes(support, query, *first, shot, naive_rule)["accuracy"]
-        difference, error = mean_and_sem(naive - scores["accuracy"][:NAIVE_EPISODES])
+        naive = score_episodes(support, query, classes[first], items[first], shot, naive_rule)
+        difference, error = mean_and_sem(naive["accuracy"] - scores["accuracy"][first])
         row["naive200"] = {
-            "episodes": len(naive),
-            "accuracy": _round(naive.double().mean().item()),
+            "episodes": len(naive["accuracy"]),
+            "accuracy": _round(mean_and_sem(naive["accuracy"])[0]),
             "difference": _round(difference),
             "difference_sem": _round(error),
         }
     return row
 
 
-def _score_neighbours(method, support, query, parameters) -> list[dict[str, Any]]:
+def _score_neighbours(
+    method: str, support: Gaussian, query: Gaussian, parameters: dict[str, float]
+) -> list[dict[str, Any]]:
     n_classes, per_class = support.shape[:2]
     labels = torch.arange(n_classes, device=support.device).repeat_interleave(per_class)
     support, query = (Gaussian(g.mean.flatten(0, 1), g.var.flatten(0, 1)) for g in (support, query))
-    similarities = {"5-NN distance": distance_of_means}
+    similarities: dict[str, Similarity] = {"5-NN distance": distance_of_means}
     if method == "HIB":
         similarities["5-NN match"] = similarity_of(method, parameters)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name, similarity in similarities.items():
         right = leave_one_out_neighbours(support, query, labels, similarity=similarity)
         mean, sem = mean_and_sem(right)
@@ -194,7 +205,7 @@ def _round(value: float) -> float | None:
     return None if value != value else round(value, 6)
 
 
-def write(run: Run, model: nn.Module, history: History, device: str, budget: str = "cpu") -> Path:
+def write(run: Run, model: Model, history: History, device: str, budget: str = "cpu") -> Path:
     """Score a trained run and write its record, all at once or not at all."""
     from safetensors.torch import save
 
@@ -315,7 +326,7 @@ class Record:
         with safe_open(self.folder / "embeddings.safetensors", "pt") as file:
             return json.loads(file.metadata()[test])
 
-    def model(self) -> nn.Module:
+    def model(self) -> Model:
         """The trained model, in evaluation mode."""
         from safetensors.torch import load_file
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fnmatch
 from dataclasses import dataclass, replace
+from typing import Any
 
 BUDGETS = ("quick", "cpu", "paper")
 EPOCH = 100  # updates that count as one epoch in the paper's schedule; the paper does not say
@@ -52,14 +53,14 @@ class Run:
     keep: bool = False  # weights and test embeddings are recorded too
 
 
-NDIGIT = {
+NDIGIT: dict[int, dict[str, Any]] = {
     2: {"way": 70, "shot": 5, "query": 5, "updates": 10_000, "occlude": 0.2},
     3: {"way": 100, "shot": 5, "query": 4, "updates": 10_000, "occlude": 0.2},
 }
-OMNIGLOT = {"way": 60, "query": 5, "updates": 3000}
-SAMPLER = {"updates": 1000}
-PAIRS = {"pairs": 512, "updates": 10_000, "occlude": 0.2, "peak_lr": 1e-3}
-LSHAPES = {
+OMNIGLOT: dict[str, Any] = {"way": 60, "query": 5, "updates": 3000}
+SAMPLER: dict[str, Any] = {"updates": 1000}
+PAIRS: dict[str, Any] = {"pairs": 512, "updates": 10_000, "occlude": 0.2, "peak_lr": 1e-3}
+LSHAPES: dict[str, Any] = {
     "way": 4,
     "shot": 2,
     "query": 8,
@@ -73,9 +74,9 @@ BETAS = ("0", "1e-6", "1e-5", "1e-3")  # beside the default 1e-4
 SAMPLES = (1, 3, 9, 27, 81)
 
 
-def _ndigit(method: str, n: int, d: int, seed: int, group: int, **other) -> Run:
+def _ndigit(method: str, n: int, d: int, seed: int, group: int, **other: Any) -> Run:
     settings = NDIGIT[n] if method in ("SPE", "PN") else PAIRS
-    default = {
+    default: dict[str, Any] = {
         "name": f"ndigit{n}-d{d}-{method.lower()}-seed{seed}",
         "keep": seed == 0,
     }
@@ -85,10 +86,10 @@ def _ndigit(method: str, n: int, d: int, seed: int, group: int, **other) -> Run:
     )  # fmt: skip
 
 
-def _omniglot(method: str, shot: int, clean: bool, seed: int, group: int, **other) -> Run:
+def _omniglot(method: str, shot: int, clean: bool, seed: int, group: int, **other: Any) -> Run:
     d = other.pop("d", 2)
     images = "clean" if clean else "occluded"
-    default = {
+    default: dict[str, Any] = {
         "name": f"omniglot-{d}d-{method.lower()}-{shot}shot-{images}-seed{seed}",
         "occlude": 0.0 if clean else 0.2,
         "shot": shot,
@@ -138,7 +139,7 @@ def _definitions() -> list[Run]:
         for shot, clean in conditions:
             run = _omniglot(method, shot, clean, 0, group=6, split=1, keep=False)
             runs.append(replace(run, name=run.name.replace("-seed0", "-split1-seed0")))
-    variants = {
+    variants: dict[str, dict[str, Any]] = {
         "bound": {"estimator": "bound"},
         "sobol8": {"n_samples": 8, "points": "sobol"},
         "gammaepisode": {"gamma": "episode"},
@@ -195,7 +196,7 @@ def at_budget(run: Run, budget: str) -> Run:
         )
     if budget != "paper":
         raise ValueError(f"budget: got {budget!r}, expected one of {', '.join(BUDGETS)}")
-    change = {"updates": 300 * EPOCH, "validate_every": EPOCH, "patience": 30}
+    change: dict[str, Any] = {"updates": 300 * EPOCH, "validate_every": EPOCH, "patience": 30}
     if run.data != "lshapes":
         change |= {"schedule": "halving", "peak_lr": 1e-3}
     if run.data.startswith("ndigit") and run.way:

@@ -12,14 +12,16 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch.nn.functional import softplus
 
 import spe
 from experiments.runs import Run
 from spe.data import ImageSet, lshape_set, ndigit, omniglot
 from spe.data.lshapes import CORRUPTED
+from spe.encoders import Encoder
 from spe.evaluation import (
     Gaussian,
+    Model,
     Rule,
     Similarity,
     distance_of_means,
@@ -73,10 +75,11 @@ def some_of(data: ImageSet, n_classes: int = 10, n_items: int = 120) -> ImageSet
     )
 
 
-def build_model(run: Run) -> nn.Module:
+def build_model(run: Run) -> Model:
     """The model of a run, with weights drawn from its seed."""
     torch.manual_seed(run.seed)
     stochastic = run.method in ("SPE", "HIB")
+    encoder: Encoder
     if run.data == "omniglot":
         encoder = spe.OmniglotEncoder(run.d, stochastic)
     elif run.data == "lshapes":
@@ -123,17 +126,17 @@ def similarity_of(method: str, parameters: dict[str, float]) -> Similarity:
     return distance_of_means
 
 
-def parameters_of(model: nn.Module) -> dict[str, float]:
+def parameters_of(model: Model) -> dict[str, float]:
     """The few learned numbers that scoring needs beside the embeddings."""
-    if hasattr(model, "noise"):
+    if isinstance(model, spe.StochasticPrototypes):
         return {"noise": model.noise.item()}
-    if hasattr(model, "head"):
-        slope = nn.functional.softplus(model.head.raw_slope)
+    if isinstance(model, spe.HedgedInstanceEmbedding):
+        slope = softplus(model.head.raw_slope)
         return {"slope": slope.item(), "offset": model.head.offset.item()}
     return {}
 
 
-def validator(run: Run, data: ImageSet) -> Callable[[nn.Module], dict[str, float]]:
+def validator(run: Run, data: ImageSet) -> Callable[[Model], dict[str, float]]:
     """Scores on fixed validation images: the mean over the conditions that the run is tested on.
 
     Classes, images, occlusions and episodes are drawn once, from a seed of their own. Runs that
@@ -163,7 +166,7 @@ def validator(run: Run, data: ImageSet) -> Callable[[nn.Module], dict[str, float
     n_way = min(n_way, n_classes)
     indices = episode_indices(n_classes, per_class, n_way, n_shot + 10, n_episodes, VALIDATION_SEED)
 
-    def validate(model: nn.Module) -> dict[str, float]:
+    def validate(model: Model) -> dict[str, float]:
         sets = {name: embed_images(model, batch) for name, batch in images.items()}
         parameters = parameters_of(model)
         scores, likelihood = {}, []
@@ -219,7 +222,7 @@ def train(
     device: str,
     report: Callable[[str], None] = print,
     budget: str = "cpu",
-) -> tuple[nn.Module, History]:
+) -> tuple[Model, History]:
     """Train a run to its end, from its checkpoint if there is one; the best weights come back."""
     data = load_data(run.data, run.split, device)
     held_out = data["validation"] if budget != "quick" else some_of(data["validation"])

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn.functional import one_hot
 
 from spe.data import ImageSet
 from spe.gaussian import Gaussian, product
 from spe.models import point_logits
 from spe.posterior import log_posterior, normal_points
+
+Model = Any
+"""An nn.Module with embed(images) -> Gaussian, such as those of spe.models."""
 
 Rule = Callable[[Gaussian, Gaussian], Tensor]
 """Support (way, shot, d) and queries (n, d) to log class probabilities (n, way)."""
@@ -25,7 +30,7 @@ Similarity = Callable[[Gaussian, Gaussian], Tensor]
 
 
 @torch.inference_mode()
-def embed_images(model: nn.Module, images: Tensor, batch: int = 256) -> Gaussian:
+def embed_images(model: Model, images: Tensor, batch: int = 256) -> Gaussian:
     """Embed images (n, C, H, W) in batches, with batch norm in evaluation mode: (n, d)."""
     training = model.training
     model.eval()
@@ -35,7 +40,7 @@ def embed_images(model: nn.Module, images: Tensor, batch: int = 256) -> Gaussian
 
 
 def embed_set(
-    model: nn.Module,
+    model: Model,
     data: ImageSet,
     occlude: float = 0.0,
     generator: torch.Generator | None = None,
@@ -215,7 +220,7 @@ def negative_log_likelihood(log_p: Tensor, labels: Tensor) -> float:
 def brier_score(log_p: Tensor, labels: Tensor) -> float:
     """Mean squared distance between the probability vector and the one-hot label (0 to 2)."""
     p = log_p.double().exp()
-    return (p - nn.functional.one_hot(labels, p.shape[-1])).square().sum(-1).mean().item()
+    return (p - one_hot(labels, p.shape[-1])).square().sum(-1).mean().item()
 
 
 def calibration_error(log_p: Tensor, labels: Tensor, n_bins: int = 15) -> float:

@@ -14,7 +14,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 SCHEDULES = ("onecycle", "halving", "constant")
+Model = Any  # an nn.Module with loss(batch, generator), such as those of spe.models
 CHECK_EVERY = 32  # updates between two looks at the loss: each look waits for the device
 
 
@@ -60,7 +61,7 @@ def learning_rate(update: int, updates: int, schedule: str, peak: float, halve_e
 
 
 def fit(
-    model: nn.Module,
+    model: Model,
     sample: Callable[[torch.Generator], Any],
     *,
     updates: int,
@@ -68,7 +69,7 @@ def fit(
     schedule: str = "onecycle",
     peak_lr: float = 3e-3,
     halve_every: int = 5000,
-    validate: Callable[[nn.Module], dict[str, float]] | None = None,
+    validate: Callable[[Model], dict[str, float]] | None = None,
     validate_every: int = 250,
     select: str = "accuracy",
     patience: int | None = None,
@@ -209,7 +210,17 @@ def _divergence(what: str, update: int, checkpoint: Path | None) -> str:
     return f"{what} stopped being finite at or shortly before update {update}; {kept}"
 
 
-def _save(checkpoint, settings, history, model, best, optimizer, running, generator) -> None:
+def _save(
+    checkpoint: Path,
+    settings: dict[str, Any],
+    history: History,
+    model: nn.Module,
+    best: dict[str, Tensor],
+    optimizer: torch.optim.Optimizer,
+    running: Tensor,
+    generator: torch.Generator,
+) -> None:
+    """Everything the loop needs to go on, in one file: tensors, and the rest as JSON."""
     from safetensors.torch import save
 
     tensors = {f"model.{k}": v for k, v in model.state_dict().items()}
@@ -222,7 +233,16 @@ def _save(checkpoint, settings, history, model, best, optimizer, running, genera
     write_atomically(checkpoint, save(tensors, metadata={"state": state}))
 
 
-def _load(checkpoint, settings, model, best, optimizer, running, generator) -> History:
+def _load(
+    checkpoint: Path,
+    settings: dict[str, Any],
+    model: nn.Module,
+    best: dict[str, Tensor],
+    optimizer: torch.optim.Optimizer,
+    running: Tensor,
+    generator: torch.Generator,
+) -> History:
+    """Put all back in place that `_save` wrote; returns the history."""
     from safetensors import safe_open
 
     with safe_open(checkpoint, "pt") as file:
@@ -248,7 +268,7 @@ def _load(checkpoint, settings, model, best, optimizer, running, generator) -> H
 
 
 @contextmanager
-def _half_precision_encoder(model: nn.Module, enabled: bool):
+def _half_precision_encoder(model: Model, enabled: bool) -> Iterator[None]:
     """Run the encoder in bfloat16, which needs no loss scaling; the Gaussians stay in float32."""
     if not enabled:
         yield
@@ -269,7 +289,7 @@ def _half_precision_encoder(model: nn.Module, enabled: bool):
 class _Bar:
     """A tqdm bar on a terminal; nothing in a log file, a notebook check, or without tqdm."""
 
-    def __init__(self, updates: int, done: int, progress: bool | None):
+    def __init__(self, updates: int, done: int, progress: bool | None) -> None:
         wanted = sys.stderr.isatty() if progress is None else progress
         self.bar = None
         if wanted:
@@ -291,6 +311,6 @@ class _Bar:
     def __enter__(self) -> _Bar:
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.bar is not None:
             self.bar.close()
