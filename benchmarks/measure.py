@@ -1,0 +1,74 @@
+"""Ratios of running times from interleaved pairs, and the peak memory of one call."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+Step = Callable[[], object]
+
+
+class Compared(NamedTuple):
+    """Median seconds of either step, and the median over pairs of first / second."""
+
+    first: float
+    second: float
+    ratio: float
+
+
+def seconds(step: Step) -> float:
+    """How long one call takes."""
+    started = time.perf_counter()
+    step()
+    return time.perf_counter() - started
+
+
+def compare(first: Step, second: Step, pairs: int) -> Compared:
+    """Time two steps in turns, after a warm-up, swapping who goes first.
+
+    What slows the machine for a while slows both halves of a pair, so ratios are steadier
+    than times.
+    """
+    for step in (first, second, first, second):
+        step()
+    times = []
+    for i in range(pairs):
+        if i % 2:
+            late = seconds(second)
+            times.append((seconds(first), late))
+        else:
+            early = seconds(first)
+            times.append((early, seconds(second)))
+    ratio = statistics.median(a / b for a, b in times)
+    a, b = (statistics.median(column) for column in zip(*times, strict=True))
+    return Compared(a, b, ratio)
+
+
+def typical_seconds(step: Step, repeats: int) -> float:
+    """Median time of a call, after a warm-up."""
+    step()
+    return statistics.median(seconds(step) for _ in range(repeats))
+
+
+def peak_bytes(step: Step) -> int:
+    """The most memory that one call holds on top of what was there before it.
+
+    Counted by torch.profiler from every allocation and release of tensors; scratch memory
+    that a convolution library keeps for itself is not in it.
+    """
+    step()
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+    ) as profile:
+        step()
+    kineto = profile.profiler.kineto_results  # type: ignore[union-attr]
+    events = [e for e in kineto.events() if e.name() == "[memory]"]
+    held = peak = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        held += event.nbytes()
+        peak = max(peak, held)
+    return peak

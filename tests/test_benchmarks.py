@@ -1,0 +1,54 @@
+"""The benchmark's own arithmetic; its numbers come from `make bench`."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.__main__ import RESULTS, table, write
+from benchmarks.measure import compare, peak_bytes
+
+MADE = {
+    "machine": {"processor": "x", "threads": 1, "torch": "2", "pairs": 3},
+    "ratios": [
+        {"name": "a / b", "value": 1.5, "goal": "at most", "limit": 1.05, "reached": False},
+        {"name": "c / d", "value": 2.5, "goal": "at least", "limit": 2.0, "reached": True},
+        {"name": "e / f", "value": 1.0, "goal": None, "limit": None},
+    ],
+    "growth": {
+        axis: {"at": [1.0, 10.0], "predict": [1.0, 9.0], "learn": [0.5, 2.0]}
+        for axis in ("classes", "samples", "dimensions", "shots")
+    },
+    "seconds": 1,
+}
+
+
+def test_steps_take_turns() -> None:
+    calls: list[str] = []
+    compare(lambda: calls.append("a"), lambda: calls.append("b"), pairs=4)
+    assert "".join(calls) == "abab" + "abbaabba"
+
+
+def test_peak_memory_is_what_a_step_holds_at_once() -> None:
+    def step() -> None:
+        for _ in range(3):  # one after another, never two together
+            torch.zeros(1_000_000)
+
+    assert 4_000_000 <= peak_bytes(step) < 5_000_000
+
+
+def test_results_become_a_table_and_a_picture(tmp_path: Path) -> None:
+    write(MADE, tmp_path)
+    assert json.loads((tmp_path / "results.json").read_text()) == MADE
+    text = (tmp_path / "table.md").read_text()
+    assert "| a / b | 1.50 | at most 1.05 | no |" in text
+    assert "| e / f | 1.00 | – | – |" in text
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_stored_table_is_that_of_the_stored_results() -> None:
+    if not (RESULTS / "results.json").exists():
+        pytest.skip("nothing measured yet: make bench")
+    results = json.loads((RESULTS / "results.json").read_text())
+    assert (RESULTS / "table.md").read_text() == table(results)
