@@ -49,15 +49,14 @@ from spe.evaluation import (
 from spe.training import History, write_atomically
 
 TEST_SEED = 2
-Task = tuple[int | None, int, int]  # way (None: all classes), shot, queries per class
-OMNIGLOT_TASKS: list[Task] = [(way, shot, 15) for way in (5, 20) for shot in (1, 5)]
-NDIGIT_TASKS: list[Task] = [(None, 50, 10)]
-TESTS: dict[str, dict[str, list[Task]]] = {
-    "omniglot": {"test": OMNIGLOT_TASKS},
-    "ndigit2": {"seen": NDIGIT_TASKS, "unseen": NDIGIT_TASKS},
-    "ndigit3": {"seen": NDIGIT_TASKS, "unseen": NDIGIT_TASKS},
-    "lshapes": {"test": [(None, 2, 20), (None, 100, 20)]},
+# Tasks of each test set: way (None: all its classes) and shot; then the queries of a class.
+TESTS: dict[str, dict[str, list[tuple[int | None, int]]]] = {
+    "omniglot": {"test": [(5, 1), (5, 5), (20, 1), (20, 5)]},
+    "ndigit2": {"seen": [(None, 50)], "unseen": [(None, 50)]},
+    "ndigit3": {"seen": [(None, 50)], "unseen": [(None, 50)]},
+    "lshapes": {"test": [(None, 2), (None, 100)]},
 }
+QUERIES = {"omniglot": 15, "ndigit2": 10, "ndigit3": 10, "lshapes": 20}
 EPISODES = {"quick": 3, "cpu": 1000, "paper": 1000}
 NAIVE_SAMPLES, NAIVE_EPISODES = 200, 100  # the paper's evaluation, on the first episodes
 MAX_CURVE = 200
@@ -112,97 +111,109 @@ def gaussian_of(stored: Embeddings, test: str, images: str) -> Gaussian:
 
 @torch.inference_mode()
 def score(
-    run: Run, stored: Embeddings, parameters: dict[str, float], budget: str = "cpu"
+    run: Run,
+    stored: Embeddings,
+    parameters: dict[str, float],
+    budget: str = "cpu",
+    **only: Any,
 ) -> list[dict[str, Any]]:
-    """All metrics of a run, one row per test set, condition, task and classifier."""
+    """The metrics of a run, one row per test set, condition, classifier and task.
+
+    `only`, such as test="seen" or classifier="prototypes", limits it to rows with these values.
+    """
     rows = []
-    for test, tasks in TESTS[run.data].items():
-        sets = {images: gaussian_of(stored, test, images) for images in _images(run)}
-        for condition, (support, query) in CONDITIONS.items():
-            if support not in sets or query not in sets:
-                continue
-            common = {"test": test, "condition": condition}
-            for task in tasks:
-                row = _score_task(run, sets[support], sets[query], task, parameters, budget)
-                rows.append(common | row)
-            if run.data.startswith("ndigit"):
-                rows += [
-                    common | row
-                    for row in _score_neighbours(run.method, sets[support], sets[query], parameters)
-                ]
-            if run.data == "lshapes":
-                rows.append(common | _score_bayes(stored))
+    for row in _plan(run, stored):
+        if all(row.get(key) == value for key, value in only.items()):
+            images = CONDITIONS[row["condition"]]
+            support, query = (gaussian_of(stored, row["test"], each) for each in images)
+            if row["classifier"] == "prototypes":
+                row |= _score_episodes(run, support, query, row, parameters, budget)
+            elif row["classifier"] == "Bayes rule":
+                row |= _score_bayes(stored)
+            else:
+                by_match = row["classifier"] == "5-NN match"
+                row |= _score_neighbours(
+                    support, query, similarity_of("HIB", parameters) if by_match else None
+                )
+            rows.append(row)
     return rows
 
 
-def _score_bayes(stored: Embeddings) -> dict[str, Any]:
-    """The best possible rule on the same L shapes, which knows what they were made from."""
-    best = bayes_posterior(stored["test.orientation"], stored["test.hue"]).argmax(-1)
-    mean, sem = mean_and_sem(best == torch.arange(len(best))[:, None])
-    return {"classifier": "Bayes rule", "accuracy": _round(mean), "sem": _round(sem)}
+def _plan(run: Run, stored: Embeddings) -> list[dict[str, Any]]:
+    """What is to be scored: rows of metrics without their numbers."""
+    rows: list[dict[str, Any]] = []
+    for test, tasks in TESTS[run.data].items():
+        n_classes = len(stored[f"{test}.clean.mean"])
+        for condition, images in CONDITIONS.items():
+            if not set(images) <= set(_images(run)):
+                continue
+            common = {"test": test, "condition": condition}
+            for way, shot in tasks:
+                task = {"way": min(way or n_classes, n_classes), "shot": shot}
+                rows.append(common | {"classifier": "prototypes"} | task)
+            if run.data.startswith("ndigit"):
+                rows.append(common | {"classifier": "5-NN distance", "way": n_classes})
+            if run.method == "HIB":
+                rows.append(common | {"classifier": "5-NN match", "way": n_classes})
+            if run.data == "lshapes":
+                rows.append(common | {"classifier": "Bayes rule"})
+    return rows
 
 
-def _score_task(
+def _score_episodes(
     run: Run,
     support: Gaussian,
     query: Gaussian,
-    task: Task,
+    row: dict[str, Any],
     parameters: dict[str, float],
     budget: str,
 ) -> dict[str, Any]:
+    """Prototypes on 1000 episodes; for SPE also the paper's sampler, on the first 100 of them."""
     n_classes, per_class = support.shape[:2]
-    way, shot, n_query = task
-    way = min(way or n_classes, n_classes)
-    drawn = shot + n_query
-    classes, items = episode_indices(n_classes, per_class, way, drawn, EPISODES[budget], TEST_SEED)
+    shot, n_episodes = row["shot"], EPISODES[budget]
+    drawn = shot + QUERIES[run.data]
+    classes, items = episode_indices(n_classes, per_class, row["way"], drawn, n_episodes, TEST_SEED)
     rule = rule_of(run.method, parameters)
     scores = score_episodes(support, query, classes, items, shot, rule)
-    mean, sem = mean_and_sem(scores["accuracy"])
-    row = {
-        "classifier": "prototypes",
-        "way": way,
-        "shot": shot,
-        "episodes": EPISODES[budget],
-        "accuracy": _round(mean),
-        "sem": _round(sem),
-        "log_likelihood": _round(scores["log_likelihood"].double().mean().item()),
-    }
+    likelihood, _ = mean_and_sem(scores["log_likelihood"])
+    measured: dict[str, Any] = {"episodes": n_episodes} | _mean_and_sem(scores["accuracy"])
+    measured["log_likelihood"] = round(likelihood, 6)
     if run.method == "SPE":
         first = slice(NAIVE_EPISODES)
         generator = torch.Generator(support.device).manual_seed(TEST_SEED)
         naive_rule = stochastic_rule(parameters["noise"], NAIVE_SAMPLES, "random", generator)
         naive = score_episodes(support, query, classes[first], items[first], shot, naive_rule)
-        difference, error = mean_and_sem(naive["accuracy"] - scores["accuracy"][first])
-        row["naive200"] = {
+        difference = _mean_and_sem(naive["accuracy"] - scores["accuracy"][first])
+        measured["naive200"] = {
             "episodes": len(naive["accuracy"]),
-            "accuracy": _round(mean_and_sem(naive["accuracy"])[0]),
-            "difference": _round(difference),
-            "difference_sem": _round(error),
+            "accuracy": _mean_and_sem(naive["accuracy"])["accuracy"],
+            "difference": difference["accuracy"],
+            "difference_sem": difference["sem"],
         }
-    return row
+    return measured
 
 
 def _score_neighbours(
-    method: str, support: Gaussian, query: Gaussian, parameters: dict[str, float]
-) -> list[dict[str, Any]]:
+    support: Gaussian, query: Gaussian, similarity: Similarity | None
+) -> dict[str, Any]:
+    """Five nearest neighbours over the whole test set, each image left out once."""
     n_classes, per_class = support.shape[:2]
     labels = torch.arange(n_classes, device=support.device).repeat_interleave(per_class)
     support, query = (Gaussian(g.mean.flatten(0, 1), g.var.flatten(0, 1)) for g in (support, query))
-    similarities: dict[str, Similarity] = {"5-NN distance": distance_of_means}
-    if method == "HIB":
-        similarities["5-NN match"] = similarity_of(method, parameters)
-    rows: list[dict[str, Any]] = []
-    for name, similarity in similarities.items():
-        right = leave_one_out_neighbours(support, query, labels, similarity=similarity)
-        mean, sem = mean_and_sem(right)
-        rows.append(
-            {"classifier": name, "way": n_classes, "accuracy": _round(mean), "sem": _round(sem)}
-        )
-    return rows
+    similarity = similarity or distance_of_means
+    right = leave_one_out_neighbours(support, query, labels, similarity=similarity)
+    return _mean_and_sem(right)
 
 
-def _round(value: float) -> float | None:
-    return None if value != value else round(value, 6)
+def _score_bayes(stored: Embeddings) -> dict[str, Any]:
+    """The best possible rule on the same L shapes, which knows what they were made from."""
+    best = bayes_posterior(stored["test.orientation"], stored["test.hue"]).argmax(-1)
+    return _mean_and_sem(best == torch.arange(len(best))[:, None])
+
+
+def _mean_and_sem(values: Tensor) -> dict[str, Any]:
+    mean, sem = mean_and_sem(values)
+    return {"accuracy": round(mean, 6), "sem": None if sem != sem else round(sem, 6)}
 
 
 def write(run: Run, model: Model, history: History, device: str, budget: str = "cpu") -> Path:
