@@ -43,8 +43,10 @@ def test_torchvision_fits_torch() -> None:
     assert result.returncode == 0, result.stderr
 
 
-def test_the_distribution_has_the_version_of_the_package() -> None:
+def test_the_distribution_and_the_citation_have_the_version_of_the_package() -> None:
     assert version("stochastic-prototype-embeddings") == spe.__version__
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8").splitlines()
+    assert f"version: {spe.__version__}" in citation
 
 
 def test_bounds_are_loose_and_constraints_are_exact() -> None:
