@@ -23,7 +23,7 @@ import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 PROCESSES = 2
-TIME_LIMIT = 300  # seconds; a test that hangs has noticed the fault
+TIME_LIMIT = 900  # seconds for one fault; silence is no proof that it was caught
 HELPERS = ("exact.py",)
 TESTS = {
     "gaussian.py": ("test_gaussian.py",),
@@ -350,7 +350,7 @@ def results(jobs: list[Job]) -> Iterator[tuple[Job, str, float]]:
                 continue
             process.kill()
             process.join()
-            said = verdict(process, folder) if seconds < TIME_LIMIT else "caught by the time limit"
+            said = verdict(process, folder) if seconds < TIME_LIMIT else "BROKEN (time limit)"
             shutil.rmtree(folder)
             running.remove(entry)
             yield job, said, seconds
