@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 def small_runs() -> list:
     """Three short runs that need no data on disk, long enough to be caught in the middle."""
     run = at_budget(RUNS["lshapes-spe-seed0"], "quick")
-    change = {"updates": 60, "validate_every": 60, "shot": 1, "query": 1}
+    change = {"updates": 30, "validate_every": 30, "shot": 1, "query": 1}
     return [replace(run, name=f"small-{seed}", seed=seed, **change) for seed in range(3)]
 
 

@@ -343,7 +343,10 @@ def test_a_sample_of_recorded_runs_scores_the_same_from_its_embeddings():
             for old in [row for row in rows if row["classifier"] == classifier][:1]:
                 keys = {k: old[k] for k in ("test", "condition", "classifier", "way")}
                 shot = {"shot": old["shot"]} if "shot" in old else {}
-                assert score(found.run, tensors, parameters, **keys, **shot) == [old]
+                (new,) = score(found.run, tensors, parameters, **keys, **shot)
+                # Another CPU may round a tie the other way, in one query of ten thousand.
+                assert new["accuracy"] == pytest.approx(old["accuracy"], abs=1e-4), (name, old)
+                assert new["sem"] == pytest.approx(old["sem"], abs=1e-4)
 
 
 @pytest.mark.skipif(not KEPT, reason="no run is recorded with its weights yet")
