@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tools.build import build
 from tools.launch import colab_link
 from tools.notebooks import ROOT, chapters, repository
 
@@ -61,6 +62,16 @@ def test_a_page_opens_with_its_math_and_pictures_also_on_a_phone(
 def test_math_is_rendered_on_the_notation_page(page: Any, book_url: str) -> None:
     page.goto(f"{book_url}/reference/notation.html")
     assert page.evaluate(MATH)["rendered"] > 10
+
+
+def test_an_equation_of_several_lines_can_carry_a_number(
+    page: Any, book_copy: Path, serve: Callable[[Path], str]
+) -> None:
+    lines = "$$\n\\begin{aligned} a &= b \\\\ &= c \\end{aligned} \\tag{5}\n$$\n"
+    (book_copy / "intro.md").write_text(f"# A page\n\n{lines}", encoding="utf-8")
+    assert build(book_copy).returncode == 0
+    page.goto(serve(book_copy / "_build" / "html") + "/intro.html")
+    assert page.evaluate(MATH) == {"raw": 0, "wrong": 0, "rendered": 1}
 
 
 def test_the_site_works_from_disk_with_the_network_off(page: Any, book: Path) -> None:
