@@ -57,9 +57,9 @@ NDIGIT: dict[int, dict[str, Any]] = {
     2: {"way": 70, "shot": 5, "query": 5, "updates": 10_000, "occlude": 0.2},
     3: {"way": 100, "shot": 5, "query": 4, "updates": 10_000, "occlude": 0.2},
 }
-OMNIGLOT: dict[str, Any] = {"way": 60, "query": 5, "updates": 3000}
-SAMPLER: dict[str, Any] = {"updates": 1000}
-PAIRS: dict[str, Any] = {"pairs": 512, "updates": 10_000, "occlude": 0.2, "peak_lr": 1e-3}
+OMNIGLOT: dict[str, Any] = {"way": 60, "query": 5, "updates": 2000}
+SAMPLER: dict[str, Any] = {"updates": 600}
+PAIRS: dict[str, Any] = {"pairs": 256, "updates": 10_000, "occlude": 0.2, "peak_lr": 1e-3}
 LSHAPES: dict[str, Any] = {
     "way": 4,
     "shot": 2,
