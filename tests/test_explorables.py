@@ -243,3 +243,70 @@ def test_an_example_can_be_dragged_across_the_plane(explore: Callable[[str], Any
     prototype = spe.prototypes(spe.Gaussian(mean, support.var), labels, noise)
     assert data(picture, "prototype") == pytest.approx(prototype.mean[0].tolist(), abs=0.02)
     assert picture.locator('input[name="which"]').input_value() == "2"
+
+
+def repeated_normals(seed: int, n: int) -> torch.Tensor:
+    """The picture's own random numbers (mulberry32, then Box and Muller): points (n, 2)."""
+    mask, state, uniform = 0xFFFFFFFF, seed, []
+    for _ in range(2 * n):
+        state = (state + 0x6D2B79F5) & mask
+        t = (state ^ state >> 15) * (state | 1) & mask
+        t ^= t + ((t ^ t >> 7) * (t | 61) & mask) & mask
+        uniform.append(((t ^ t >> 14) + 0.5) / 2**32)
+    u = torch.tensor(uniform, dtype=torch.float64).view(n, 2)
+    radius, angle = (-2 * u[:, 0].log()).sqrt(), 2 * torch.pi * u[:, 1]
+    return torch.stack([radius * angle.cos(), radius * angle.sin()], 1)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "spread", "samples", "target"),
+    [(-0.2, 0.3, 0.75, 12, 2), (1.5, -1.0, 0.3, 40, 3), (-2.0, 1.0, 1.6, 5, 4)],
+)
+def test_both_samplers_are_those_of_the_package(
+    x: float, y: float, spread: float, samples: int, target: int, explore: Callable[[str], Any]
+) -> None:
+    """JavaScript and `spe` agree on Eqs. 7, 8 and 9, sample by sample."""
+    picture = explore("explore-samplers")
+    slide(picture, x=x, y=y, spread=spread, samples=samples, target=target)
+    classes = spe.Gaussian(
+        torch.tensor(data(picture, "means"), dtype=torch.float64),
+        torch.tensor(data(picture, "variances"), dtype=torch.float64),
+    )
+    where = torch.tensor([[x, y]], dtype=torch.float64)
+    query = spe.Gaussian(where, torch.full_like(where, spread**2))
+    steps = repeated_normals(int(picture.get_attribute("data-seed")), samples)
+    naive = spe.log_density(query.at(steps), classes).softmax(-1)[:, target].mean()
+    overlap, log_mass = spe.multiply(query, classes[target : target + 1])
+    weights = log_mass - spe.log_density(overlap.at(steps), classes).logsumexp(-1)
+    exact = spe.log_posterior(query, classes, 0.0, n_samples=4096)[0, target].exp()
+    assert data(picture, "naive") == pytest.approx(naive.item(), rel=1e-9)
+    assert data(picture, "intersection") == pytest.approx(weights.exp().mean().item(), rel=1e-9)
+    assert data(picture, "exact") == pytest.approx(exact.item(), abs=2e-3)
+
+
+def test_the_samplers_start_as_the_still_picture_and_can_be_drawn_again(
+    browser: Any, book_url: str, explore: Callable[[str], Any]
+) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    still_page = context.new_page()
+    still_page.goto(f"{book_url}/chapters/{EXPLORABLES['explore-samplers']}.html")
+    still, moving = still_page.locator("#explore-samplers"), explore("explore-samplers")
+    assert moving.locator(".rows b").all_inner_texts() == still.locator(".rows b").all_inner_texts()
+    numbers = """(n) => [...n.querySelectorAll("ellipse, .points *")].flatMap((part) =>
+      ["cx", "cy", "x", "y", "rx", "ry"].map((key) => Number(part.getAttribute(key))))"""
+    assert moving.evaluate(numbers) == pytest.approx(still.evaluate(numbers), abs=0.11)
+    context.close()
+    before = {name: data(moving, name) for name in ("exact", "naive", "intersection")}
+    moving.locator("button").click()
+    assert data(moving, "exact") == before["exact"]
+    assert data(moving, "naive") != before["naive"]
+    assert data(moving, "intersection") != before["intersection"]
+
+
+def test_the_query_can_be_dragged_to_its_class(explore: Callable[[str], Any]) -> None:
+    picture = explore("explore-samplers")
+    before = data(picture, "exact")
+    scale = 90 * picture.locator("svg").bounding_box()["width"] / 600
+    drag(picture, picture.locator(".handle"), 2.1 * scale, -0.2 * scale)
+    assert picture.locator('input[name="x"]').input_value() == "1.9"
+    assert data(picture, "exact") > 0.5 > before
