@@ -25,7 +25,7 @@ TAGS = {
 }
 MIN_COMPARED = 5
 MAX_LINES = 40
-MAX_PICTURE = 400_000
+MAX_PICTURE = 150_000
 MAX_PICTURES = 3_000_000
 _MACHINE_PATH = re.compile(
     r"(?<![\w.:/])/(?:home|root|Users|work|tmp|mnt|workspace)/[\w.-]+|[A-Z]:\\Users\\"
