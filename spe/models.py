@@ -14,7 +14,7 @@ from spe.checks import check_count, check_option
 from spe.encoders import Encoder
 from spe.episodes import Episode, Pairs
 from spe.gaussian import Gaussian
-from spe.posterior import ESTIMATORS, POINTS, log_density, normal_points, target_log_posterior
+from spe.posterior import ESTIMATORS, POINTS, log_density, target_log_posterior
 from spe.prototypes import prototypes
 
 VAR_FLOOR = 1e-6  # softplus rounds to 0 in float32; a variance must not
@@ -171,19 +171,6 @@ class HedgedInstanceEmbedding(StochasticEmbedding):
         logits = self.head(a[:, None] - b)  # (K, K, pairs)
         bottleneck = kl_to_standard(left) + kl_to_standard(right)
         return (self.beta * bottleneck - log_match(logits, batch.match)).mean()
-
-    def match_logits(self, left: Gaussian, right: Gaussian, n_samples: int = 16) -> Tensor:
-        """Logit of the expected match probability of every left with every right.
-
-        The difference of two Gaussians is one Gaussian, so a fixed set of points of the
-        difference replaces samples of both sides: (n_left, n_right).
-        """
-        gap = Gaussian(
-            left.mean[:, None] - right.mean, (left.var[:, None] + right.var)
-        )  # (n_left, n_right, d)
-        points = normal_points(gap, n_samples, "sobol", None, fresh=False)
-        logits = self.head(gap.at(points[:, :, None]))
-        return F.logsigmoid(logits).logsumexp(0) - F.logsigmoid(-logits).logsumexp(0)
 
 
 def kl_to_standard(g: Gaussian) -> Tensor:

@@ -21,6 +21,7 @@ from spe import (
     prototypes,
     target_log_posterior,
 )
+from spe.evaluation import expected_match
 from spe.models import (
     VAR_FLOOR,
     MatchHead,
@@ -354,8 +355,7 @@ def test_the_hib_loss_of_points_is_binary_cross_entropy() -> None:
 
 def test_expected_match_probabilities_agree_with_a_grid() -> None:
     _, left, right = pairs(n=3)
-    model = HedgedInstanceEmbedding(Table(2, True)).double()
-    ours = model.match_logits(left, right, n_samples=4096).sigmoid()
+    ours = expected_match(slope=1.0, offset=1.0, n_points=4096)(left, right)
     assert ours.shape == (3, 3)
     for i in range(3):
         for j in range(3):
