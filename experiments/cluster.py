@@ -2,7 +2,8 @@
 
 Workers import this package and write checkpoints and records to their own data/ folder, or to
 SPE_RUNS. If workers share that folder, a run whose worker is lost goes on from its checkpoint on
-another; if they do not, it starts again. Records come back to the caller either way.
+another; if they do not, it starts again. Dask gives a run up when it has lost more workers than
+the scheduler's `allowed-failures`. Records come back to the caller either way.
 """
 
 from __future__ import annotations
@@ -15,8 +16,6 @@ from experiments.queue import do_run, say
 from experiments.runs import Run
 from experiments.train import Busy, folder_of
 from spe.training import write_atomically
-
-LOST_WORKERS = 5  # how often one run may lose its worker before it counts as failed
 
 
 def run_on_cluster(address: str, runs: list[Run], budget: str) -> int:
@@ -34,6 +33,7 @@ def run_on_cluster(address: str, runs: list[Run], budget: str) -> int:
     local = address == "local"
     failed = 0
     with Client(LocalCluster(os.cpu_count(), threads_per_worker=1) if local else address) as client:
+        client.wait_for_workers(1)  # it decides between GPU and CPU
         workers = client.scheduler_info(n_workers=-1)["workers"].values()
         on_gpu = any("GPU" in worker["resources"] for worker in workers)
         say(f"{len(missing)} runs to do, {len(workers)} workers{', on GPUs' if on_gpu else ''}")
@@ -41,7 +41,7 @@ def run_on_cluster(address: str, runs: list[Run], budget: str) -> int:
             client.submit(
                 _do_on_worker, run, budget, "cuda" if on_gpu else "cpu",
                 key=f"{run.name}-{budget}", pure=False, priority=-rank,
-                resources={"GPU": 1} if on_gpu else None, retries=LOST_WORKERS,
+                resources={"GPU": 1} if on_gpu else None,
             ): run
             for rank, run in enumerate(missing)
         }  # fmt: skip

@@ -128,6 +128,26 @@ def test_records_that_are_made_on_another_disk_are_brought_home(tmp_path, monkey
     assert (folder / "model.safetensors").read_bytes() == b"weights"
 
 
+@pytest.mark.filterwarnings("default")  # distributed's own
+def test_a_run_that_fails_by_itself_is_reported_and_not_tried_again(tmp_path, monkeypatch, capsys):
+    from experiments import cluster
+
+    tries = tmp_path / "tries"
+    monkeypatch.setenv("SPE_RUNS", str(tmp_path))
+
+    def diverge(run, budget, device):
+        with tries.open("a") as file:
+            file.write(f"{run.name} ")
+        raise FloatingPointError("the loss stopped being finite")
+
+    monkeypatch.setattr(cluster, "_do_on_worker", diverge)
+    quiet = {"processes": False, "dashboard_address": None, "silence_logs": 50}
+    with distributed.LocalCluster(1, host="127.0.0.1", protocol="tcp://", **quiet) as threads:
+        assert cluster.run_on_cluster(threads.scheduler_address, small_runs()[:1], "quick") == 1
+    assert tries.read_text() == "small-0 "
+    assert "small-0  failed: the loss stopped being finite" in capsys.readouterr().out
+
+
 def test_without_dask_the_message_names_what_to_install(monkeypatch):
     from experiments.cluster import run_on_cluster
 
