@@ -6,8 +6,8 @@ PIP := $(PY) -m pip install -q -c constraints.txt
 CODE := $(wildcard spe experiments tools tests benchmarks conftest.py chapters)
 TYPED := $(wildcard spe experiments tools)
 PAGES := _config.yml _toc.yml intro.md references.bib \
-  $(wildcard reference/*.md chapters/*.ipynb _static/* tools/*.py)
-PORTABLE := $(wildcard chapters/ch0[1-6]_*.ipynb chapters/ch09_*.ipynb chapters/ch1[23]_*.ipynb)
+  $(wildcard reference/*.md chapters/*.ipynb _static/* tools/*.py benchmarks/results/*)
+PORTABLE := $(wildcard chapters/ch0[1-7]_*.ipynb chapters/ch09_*.ipynb chapters/ch1[23]_*.ipynb)
 
 .DEFAULT_GOAL := help
 .PHONY: help book serve install test digits lint format execute launch equations bench mutants constraints clean

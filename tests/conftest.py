@@ -36,7 +36,7 @@ def book_copy(tmp_path: Path) -> Path:
     """A small copy of the book's sources, to break: its settings, intro and reference pages."""
     for name in ("_config.yml", "references.bib"):
         shutil.copy2(ROOT / name, tmp_path)
-    for name in ("_static", "reference"):
+    for name in ("_static", "reference", "benchmarks/results"):
         shutil.copytree(ROOT / name, tmp_path / name)
     (tmp_path / "tools").mkdir()
     shutil.copy2(ROOT / "tools" / "tagged_math.py", tmp_path / "tools")
