@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import statistics
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
 
 import torch
 
@@ -46,6 +48,39 @@ def compare(first: Step, second: Step, pairs: int) -> Compared:
     ratio = statistics.median(a / b for a, b in times)
     a, b = (statistics.median(column) for column in zip(*times, strict=True))
     return Compared(a, b, ratio)
+
+
+class Apart:
+    """A step in a process of its own, so that one contender's settings do not touch the other's.
+
+    `make(*arguments)` builds the step there; calling the object does it once and waits.
+    """
+
+    def __init__(self, make: Callable[..., Step], *arguments: Any) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, other = context.Pipe()
+        work = (other, torch.get_num_threads(), make, arguments)
+        self.process = context.Process(target=_serve, args=work, daemon=True)
+        self.process.start()
+
+    def __call__(self) -> None:
+        self.pipe.send(True)
+        self.pipe.recv()
+
+    def __enter__(self) -> Apart:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.join()
+
+
+def _serve(pipe: Connection, threads: int, make: Callable[..., Step], arguments: Any) -> None:
+    torch.set_num_threads(threads)
+    step = make(*arguments)
+    while pipe.recv():
+        step()
+        pipe.send(None)
 
 
 def typical_seconds(step: Step, repeats: int) -> float:

@@ -1,13 +1,15 @@
 """The benchmark's own arithmetic; its numbers come from `make bench`."""
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 from benchmarks.__main__ import RESULTS, table, write
-from benchmarks.measure import compare, peak_bytes
+from benchmarks.measure import Apart, compare, peak_bytes
 
 MADE = {
     "machine": {"processor": "x", "threads": 1, "torch": "2", "pairs": 3},
@@ -28,6 +30,21 @@ def test_steps_take_turns() -> None:
     calls: list[str] = []
     compare(lambda: calls.append("a"), lambda: calls.append("b"), pairs=4)
     assert "".join(calls) == "abab" + "abbaabba"
+
+
+def count_into(path: Path) -> Callable[[], None]:
+    return lambda: path.write_text(path.read_text() + f"{os.getpid()}\n")
+
+
+def test_a_step_apart_runs_in_one_other_process_and_is_done_when_it_returns(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.touch()
+    with Apart(count_into, log) as step:
+        for done in (1, 2):
+            step()
+            assert len(log.read_text().split()) == done
+    (process,) = set(log.read_text().split())
+    assert process != str(os.getpid())
 
 
 def test_peak_memory_is_what_a_step_holds_at_once() -> None:
