@@ -69,3 +69,13 @@ def test_the_stored_table_is_that_of_the_stored_results() -> None:
         pytest.skip("nothing measured yet: make bench")
     results = json.loads((RESULTS / "results.json").read_text())
     assert (RESULTS / "table.md").read_text() == table(results)
+
+
+def test_cost_grows_less_than_in_proportion() -> None:
+    """What the page on speed says under its picture."""
+    if not (RESULTS / "results.json").exists():
+        pytest.skip("nothing measured yet: make bench")
+    for curves in json.loads((RESULTS / "results.json").read_text())["growth"].values():
+        at = curves["at"]
+        for name in curves.keys() - {"at"}:
+            assert curves[name][-1] / curves[name][0] < at[-1] / at[0]
