@@ -32,6 +32,7 @@ class Run:
     query: int = 0
     pairs: int = 0
     occlude: float = 0.0  # probability that a tile of a training image is occluded
+    mislabel: float = 0.0  # share of training images that carry the label of another image
     split: int = 0  # which seeded Omniglot split
     corruption: str = "joint"  # L shapes: hue noise and short legs together, or "independent"
     # SPE
@@ -55,10 +56,11 @@ class Run:
 
 NDIGIT: dict[int, dict[str, Any]] = {
     2: {"way": 70, "shot": 5, "query": 5, "updates": 10_000, "occlude": 0.2},
-    3: {"way": 100, "shot": 5, "query": 4, "updates": 10_000, "occlude": 0.2},
+    3: {"way": 100, "shot": 2, "query": 2, "updates": 10_000, "occlude": 0.2},
 }
-OMNIGLOT: dict[str, Any] = {"way": 60, "query": 5, "updates": 2000}
-SAMPLER: dict[str, Any] = {"updates": 600}
+OMNIGLOT: dict[str, Any] = {"way": 60, "query": 5, "updates": 1000}
+SAMPLER: dict[str, Any] = {"updates": 400}
+VARIANT: dict[str, Any] = {"updates": 2000, "keep": False}
 PAIRS: dict[str, Any] = {"pairs": 256, "updates": 10_000, "occlude": 0.2, "peak_lr": 1e-3}
 LSHAPES: dict[str, Any] = {
     "way": 4,
@@ -101,12 +103,10 @@ def _omniglot(method: str, shot: int, clean: bool, seed: int, group: int, **othe
     )  # fmt: skip
 
 
-def _sampler(estimator: str, s: int, replication: int) -> Run:
-    name = f"sampler-{estimator}-s{s}-rep{replication}"
-    return _omniglot(
-        "SPE", 1, True, seed=100 + replication, group=4,
-        **(SAMPLER | {"name": name, "estimator": estimator, "n_samples": s, "keep": False}),
-    )  # fmt: skip
+def _sampler(name: str, replication: int, group: int = 4, **other: Any) -> Run:
+    """A short 1-shot Omniglot run; runs of the same replication start from the same weights."""
+    other |= SAMPLER | {"name": f"{name}-rep{replication}", "keep": False}
+    return _omniglot("SPE", 1, True, 100 + replication, group, **other)
 
 
 def _definitions() -> list[Run]:
@@ -118,7 +118,7 @@ def _definitions() -> list[Run]:
     runs += [_ndigit(m, n, d, 0, group=2) for n, d in digits for m in ours]
     runs += [_omniglot(m, shot, clean, 0, group=3) for shot, clean in conditions for m in ours]
     runs += [
-        _sampler(estimator, s, replication)
+        _sampler(f"sampler-{estimator}-s{s}", replication, estimator=estimator, n_samples=s)
         for replications in ((0, 1, 2), (3, 4))
         for replication in replications
         for s in SAMPLES
@@ -139,17 +139,26 @@ def _definitions() -> list[Run]:
         for shot, clean in conditions:
             run = _omniglot(method, shot, clean, 0, group=6, split=1, keep=False)
             runs.append(replace(run, name=run.name.replace("-seed0", "-split1-seed0")))
+    # The baseline of the Omniglot variants is sampler-intersection-s1.
     variants: dict[str, dict[str, Any]] = {
+        "intersection": {},
         "bound": {"estimator": "bound"},
         "sobol8": {"n_samples": 8, "points": "sobol"},
         "gammaepisode": {"gamma": "episode"},
     }
-    for label, change in variants.items():
-        for seed in (0, 1, 2):
-            change = change | {"keep": False}
-            omniglot, ndigit = f"{label}-omniglot-seed{seed}", f"{label}-ndigit2-d2-seed{seed}"
-            runs.append(_omniglot("SPE", 1, True, seed, group=7, name=omniglot, **change))
-            runs.append(_ndigit("SPE", 2, 2, seed, group=7, name=ndigit, **change))
+    for seed in (0, 1, 2):
+        for label, change in variants.items():
+            name = f"{label}-ndigit2-d2-seed{seed}"
+            runs.append(_ndigit("SPE", 2, 2, seed, group=7, **(VARIANT | {"name": name} | change)))
+            if change:
+                runs.append(_sampler(f"{label}-omniglot", seed, group=7, **change))
+    # Wrong labels in training: the run without any is intersection-ndigit2-d2-seed0 for SPE.
+    for share in (0, 20, 40):
+        for method in ("SPE", "PN", "HIB"):
+            if share or method != "SPE":
+                name = f"mislabel{share}-ndigit2-d2-{method.lower()}-seed0"
+                change = VARIANT | {"name": name, "mislabel": share / 100}
+                runs.append(_ndigit(method, 2, 2, 0, group=7, **change))
     runs += [_omniglot(m, shot, True, 0, 7, d=64, keep=False) for shot in (1, 5) for m in ours]
     return runs
 

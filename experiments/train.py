@@ -75,6 +75,17 @@ def some_of(data: ImageSet, n_classes: int = 10, n_items: int = 120) -> ImageSet
     )
 
 
+def mislabelled(data: ImageSet, share: float, seed: int) -> ImageSet:
+    """A share of the images, drawn once over all classes, with their labels shuffled."""
+    generator = torch.Generator().manual_seed(seed)
+    rows, columns = (torch.arange(data.ids.shape[1]) < data.counts.cpu()[:, None]).nonzero().T
+    drawn = torch.randperm(len(rows), generator=generator)[: round(share * len(rows))]
+    shuffled = drawn[torch.randperm(len(drawn), generator=generator)]
+    ids = data.ids.clone()
+    ids[rows[drawn], columns[drawn]] = data.ids[rows[shuffled], columns[shuffled]]
+    return ImageSet(data.tiles, ids, data.counts, data.names)
+
+
 def build_model(run: Run) -> Model:
     """The model of a run, with weights drawn from its seed."""
     torch.manual_seed(run.seed)
@@ -100,6 +111,8 @@ def sampler(
     run: Run, data: dict[str, ImageSet]
 ) -> Callable[[torch.Generator], spe.Episode | spe.Pairs]:
     """The function that draws a training batch."""
+    if run.mislabel:
+        data = data | {"train": mislabelled(data["train"], run.mislabel, run.seed)}
 
     def pairs(generator: torch.Generator) -> spe.Pairs:
         return spe.sample_pairs(data["train"], run.pairs, generator, run.occlude)

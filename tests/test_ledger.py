@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -20,9 +20,10 @@ from experiments.train import (
     checkpoint_of,
     claim,
     folder_of,
+    mislabelled,
     validator,
 )
-from spe.data import DataNotFoundError
+from spe.data import DataNotFoundError, ImageSet
 from spe.training import History
 
 ROOT = Path(__file__).parents[1]
@@ -88,6 +89,37 @@ def test_the_sampler_figure_compares_both_samplers_at_one_budget():
     changed = {"name": "", "estimator": "", "n_samples": 0, "seed": 0}
     assert len({replace(run, **changed) for run in runs}) == 1
     assert all(run.name.endswith(("rep0", "rep1", "rep2")) for run in runs[:30])
+
+
+def test_variants_differ_from_their_baseline_in_one_thing_alone():
+    free = {"name": "", "group": 0}
+    for base, pattern in (
+        ("sampler-intersection-s1-rep0", "*-omniglot-rep0"),
+        ("intersection-ndigit2-d2-seed0", "*-ndigit2-d2-seed0"),
+    ):
+        for run in select(pattern):
+            changed = {
+                key
+                for key, value in asdict(replace(run, **free)).items()
+                if value != asdict(replace(RUNS[base], **free))[key]
+            }
+            assert changed in (set(), {"estimator"}, {"n_samples", "points"}, {"gamma"})
+
+
+def test_wrong_labels_are_right_labels_shuffled():
+    n, per_class = 10, 40
+    ids = torch.arange(n * per_class).reshape(n, per_class, 1)
+    counts = torch.full((n,), per_class)
+    counts[3] = 7  # the slots behind are never drawn
+    tiles = torch.zeros(n * per_class, 1, 1, 1, dtype=torch.uint8)
+    data = ImageSet(tiles, ids, counts, tuple("abcdefghij"))
+    shuffled = mislabelled(data, 0.4, seed=0)
+    real = torch.arange(per_class) < counts[:, None]
+    assert torch.equal(shuffled.ids[real].sort(0).values, ids[real].sort(0).values)
+    assert torch.equal(shuffled.ids[~real], ids[~real])
+    wrong = (shuffled.ids[real] // per_class != ids[real] // per_class).double().mean()
+    assert 0.3 < wrong <= 0.4
+    assert torch.equal(mislabelled(data, 0.0, seed=0).ids, ids)
 
 
 @pytest.mark.parametrize("name", RUNS)
