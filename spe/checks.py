@@ -4,10 +4,18 @@ They read metadata only: looking at a value would make a GPU wait for the host i
 every training step. Values are checked where data enters (classifier, data sets).
 """
 
+from __future__ import annotations
+
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from spe.gaussian import Gaussian
+
+POINTS = ("sobol", "random")  # at which an integrand is averaged (chapter 4)
 
 
 def check_option(name: str, value: str, options: Collection[str]) -> None:
@@ -43,3 +51,48 @@ def check_noise(noise: Tensor | float, like: Tensor) -> None:
             raise ValueError(f"noise is on {noise.device}; expected {like.device}")
     elif not isinstance(noise, int | float):
         raise TypeError(f"noise has type {type(noise).__name__}; expected a number or a tensor")
+
+
+def check_moments(mean: Tensor, var: Tensor) -> None:
+    """Refuse a mean and a variance that are not two tensors of one shape, dtype and device."""
+    for name, value in (("mean", mean), ("var", var)):
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
+            raise TypeError(f"{name} has type {kind}; expected a floating-point tensor")
+    if mean.shape != var.shape or mean.dim() == 0:
+        raise ValueError(
+            f"mean has shape {tuple(mean.shape)} and var {tuple(var.shape)}; "
+            "expected the same shape (..., d)"
+        )
+    if mean.dtype != var.dtype or mean.device != var.device:
+        raise ValueError(
+            f"mean is {mean.dtype} on {mean.device} and var {var.dtype} on {var.device}; "
+            "expected the same dtype and device"
+        )
+
+
+def check_support(support: Gaussian, labels: Tensor, noise: Tensor | float) -> None:
+    """Refuse a support set that is not (n, d) with one label for each example."""
+    if support.mean.dim() != 2 or len(support) == 0:
+        raise ValueError(f"support has shape {tuple(support.shape)}; expected (n, d) with n > 0")
+    check_labels("labels", labels, support.mean)
+    check_noise(noise, support.mean)
+
+
+def check_query(
+    query: Gaussian, prototypes: Gaussian, noise: Tensor | float, n_samples: int, points: str
+) -> None:
+    """Refuse queries and prototypes that do not go together, and points that are not known."""
+    for name, value in (("query", query), ("prototypes", prototypes)):
+        if value.mean.dim() != 2:
+            raise ValueError(f"{name} has shape {tuple(value.shape)}; expected (n, d)")
+    if query.d != prototypes.d:
+        raise ValueError(f"query has {query.d} dimensions and prototypes {prototypes.d}")
+    if query.dtype != prototypes.dtype or query.device != prototypes.device:
+        raise ValueError(
+            f"prototypes are {prototypes.dtype} on {prototypes.device}; "
+            f"expected {query.dtype} on {query.device}, as query"
+        )
+    check_noise(noise, query.mean)
+    check_count("n_samples", n_samples)
+    check_option("points", points, POINTS)

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spe.checks import check_moments
+
 LOG_2PI = math.log(2 * math.pi)
 
 
@@ -30,20 +32,7 @@ class Gaussian:
     var: Tensor
 
     def __post_init__(self) -> None:
-        for name, value in (("mean", self.mean), ("var", self.var)):
-            if not isinstance(value, Tensor) or not value.is_floating_point():
-                kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
-                raise TypeError(f"{name} has type {kind}; expected a floating-point tensor")
-        if self.mean.shape != self.var.shape or self.mean.dim() == 0:
-            raise ValueError(
-                f"mean has shape {tuple(self.mean.shape)} and var {tuple(self.var.shape)}; "
-                "expected the same shape (..., d)"
-            )
-        if self.mean.dtype != self.var.dtype or self.mean.device != self.var.device:
-            raise ValueError(
-                f"mean is {self.mean.dtype} on {self.mean.device} and var {self.var.dtype} "
-                f"on {self.var.device}; expected the same dtype and device"
-            )
+        check_moments(self.mean, self.var)
 
     @property
     def shape(self) -> torch.Size:

@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from spe.checks import check_count, check_option
+from spe.checks import POINTS, check_count, check_option
 from spe.encoders import Encoder
 from spe.episodes import Episode, Pairs
 from spe.gaussian import Gaussian
-from spe.posterior import ESTIMATORS, POINTS, log_density, target_log_posterior
+from spe.posterior import ESTIMATORS, log_density, target_log_posterior
 from spe.prototypes import prototypes
 
 VAR_FLOOR = 1e-6  # softplus rounds to 0 in float32; a variance must not

@@ -7,11 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spe.checks import check_count, check_labels, check_noise, check_option
+from spe.checks import check_labels, check_option, check_query
 from spe.gaussian import LOG_2PI, Gaussian, log_normal, overlap
 
 ESTIMATORS = ("intersection", "naive", "bound")
-POINTS = ("sobol", "random")
 SOBOL_BITS = 23  # u = (integer + 1/2) / 2^23 is exact in float32 and never 0 or 1
 CHUNK = 2**19  # densities that log_posterior holds at once: few enough for a processor's cache
 
@@ -109,7 +108,7 @@ def log_posterior(
     ``points="random"`` is the paper's naive sampler, ``"sobol"`` a fixed, evenly spread
     set, which is more accurate at equal cost and gives the same number every time.
     """
-    _check(query, prototypes, noise, n_samples, points)
+    check_query(query, prototypes, noise, n_samples, points)
     classes = prototypes.widen(noise)
     offset = query.spread(normal_points(query, n_samples, points, generator, fresh=False))
     rows = max(1, CHUNK // (n_samples * len(classes)))
@@ -137,7 +136,7 @@ def target_log_posterior(
     Eq. 9 gives a lower bound in closed form. The intersection estimate is not normalised
     over classes: train with it, and predict with :func:`log_posterior`.
     """
-    _check(query, prototypes, noise, n_samples, points)
+    check_query(query, prototypes, noise, n_samples, points)
     check_option("estimator", estimator, ESTIMATORS)
     check_labels("targets", targets, query.mean)
     classes = prototypes.widen(noise)
@@ -153,21 +152,3 @@ def target_log_posterior(
     offset = rest.at(normal_points(rest, n_samples, points, generator, fresh=True))
     estimate = log_mass - log_density(origin, classes, offset).logsumexp(-1)  # (samples, query)
     return estimate.logsumexp(0) - math.log(n_samples)
-
-
-def _check(
-    query: Gaussian, prototypes: Gaussian, noise: Tensor | float, n_samples: int, points: str
-) -> None:
-    for name, value in (("query", query), ("prototypes", prototypes)):
-        if value.mean.dim() != 2:
-            raise ValueError(f"{name} has shape {tuple(value.shape)}; expected (n, d)")
-    if query.d != prototypes.d:
-        raise ValueError(f"query has {query.d} dimensions and prototypes {prototypes.d}")
-    if query.dtype != prototypes.dtype or query.device != prototypes.device:
-        raise ValueError(
-            f"prototypes are {prototypes.dtype} on {prototypes.device}; "
-            f"expected {query.dtype} on {query.device}, as query"
-        )
-    check_noise(noise, query.mean)
-    check_count("n_samples", n_samples)
-    check_option("points", points, POINTS)

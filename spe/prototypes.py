@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from spe.checks import check_count, check_labels, check_noise
+from spe.checks import check_count, check_support
 from spe.gaussian import Gaussian
 
 
@@ -39,7 +39,7 @@ def prototypes(
     still has to be widened by ``noise`` before a query is compared with it. Without
     ``n_classes`` the largest label is read from the device, which stalls a GPU once.
     """
-    _check_support(support, labels, noise)
+    check_support(support, labels, noise)
     if n_classes is None:
         n_classes = int(labels.max()) + 1
     check_count("n_classes", n_classes)
@@ -54,7 +54,7 @@ def add_support(
     Precisions add, so the old prototype is one more factor of the product (Eq. 4).
     Only the classes in ``labels`` are touched: O(d) arithmetic for each example.
     """
-    _check_support(support, labels, noise)
+    check_support(support, labels, noise)
     if prototypes.mean.dim() != 2 or prototypes.d != support.d:
         raise ValueError(
             f"prototypes has shape {tuple(prototypes.shape)}; expected (n_class, {support.d})"
@@ -68,10 +68,3 @@ def add_support(
         prototypes.mean.index_copy(0, touched, updated.mean),
         prototypes.var.index_copy(0, touched, updated.var),
     )
-
-
-def _check_support(support: Gaussian, labels: Tensor, noise: Tensor | float) -> None:
-    if support.mean.dim() != 2 or len(support) == 0:
-        raise ValueError(f"support has shape {tuple(support.shape)}; expected (n, d) with n > 0")
-    check_labels("labels", labels, support.mean)
-    check_noise(noise, support.mean)
