@@ -1,4 +1,4 @@
-"""Command line: python -m experiments {runs,train,evaluate,reproduce}."""
+"""Command line: python -m experiments {runs,train,evaluate,probe,reproduce}."""
 
 from __future__ import annotations
 
@@ -63,6 +63,17 @@ def evaluate(given: argparse.Namespace) -> int:
     return 0
 
 
+def probe(given: argparse.Namespace) -> int:
+    """Add to records what their networks make of inputs that they never trained on."""
+    from experiments.probe import write_probes
+
+    for name in given.names:
+        queue.settle("cpu")
+        path = write_probes(find(name).name)
+        print(f"{name}: {path.name}, {path.stat().st_size / 1000:.0f} kB")
+    return 0
+
+
 def compare(recorded: list[dict], again: list[dict]) -> str:
     """The largest change in accuracy, in standard errors."""
     gaps = [
@@ -95,7 +106,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m experiments", description="The paper's runs: list, train, score, reproduce."
     )
-    commands = parser.add_subparsers(required=True, metavar="{runs,train,evaluate,reproduce}")
+    commands = parser.add_subparsers(required=True, metavar="{runs,train,evaluate,probe,reproduce}")
 
     def command(name: str, action: Action, text: str | None) -> argparse.ArgumentParser:
         # A command without help text is not listed.
@@ -118,6 +129,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         _device(sub)
         if action is not evaluate:
             _budget(sub)
+    text = "embed inputs that recorded networks never trained on (needs both data sets)"
+    sub = command("probe", probe, text)
+    sub.add_argument("names", nargs="+", metavar="NAME")
     sub = command("reproduce", reproduce, "do every run, most important first")
     sub.add_argument("--only", metavar="PATTERN", help="runs whose name matches or contains it")
     sub.add_argument("--jobs", type=int, default=1, help="processes side by side (default 1)")

@@ -60,6 +60,7 @@ QUERIES = {"omniglot": 15, "ndigit2": 10, "ndigit3": 10, "lshapes": 20}
 EPISODES = {"quick": 3, "cpu": 1000, "paper": 1000}
 NAIVE_SAMPLES, NAIVE_EPISODES = 200, 100  # the paper's evaluation, on the first episodes
 MAX_CURVE = 200
+FILE_OF_PROBES = "probes.safetensors"
 
 Embeddings = dict[str, Tensor]
 
@@ -90,9 +91,7 @@ def embed_tests(run: Run, model: Model, sets: dict[str, ImageSet]) -> Embeddings
             p = 1.0 if images == "occluded" else 0.0
             generator = torch.Generator(data.device).manual_seed(TEST_SEED)
             embedded, hidden = embed_set(model, data, p, generator)
-            stored[f"{name}.{images}.mean"] = embedded.mean.half().cpu()
-            if embedded.var.any():
-                stored[f"{name}.{images}.log_var"] = embedded.var.log().half().cpu()
+            stored |= in_half(f"{name}.{images}", embedded)
             if hidden is not None:
                 stored[f"{name}.hidden"] = hidden.half().cpu()
     return stored
@@ -102,10 +101,18 @@ def _images(run: Run) -> tuple[str, ...]:
     return ("clean",) if run.data == "lshapes" else ("clean", "occluded")
 
 
-def gaussian_of(stored: Embeddings, test: str, images: str) -> Gaussian:
-    """The embedding of a test set, (n_classes, per_class, d), from its stored form."""
-    mean = stored[f"{test}.{images}.mean"].float()
-    log_var = stored.get(f"{test}.{images}.log_var")
+def in_half(name: str, embedded: Gaussian) -> Embeddings:
+    """The stored form of an embedding: half precision, variances as logarithms if there are any."""
+    stored = {f"{name}.mean": embedded.mean.half().cpu()}
+    if embedded.var.any():
+        stored[f"{name}.log_var"] = embedded.var.log().half().cpu()
+    return stored
+
+
+def gaussian_of(stored: Embeddings, name: str) -> Gaussian:
+    """An embedding from its stored form, such as "seen.clean", (n_classes, per_class, d)."""
+    mean = stored[f"{name}.mean"].float()
+    log_var = stored.get(f"{name}.log_var")
     return Gaussian(mean, torch.zeros_like(mean) if log_var is None else log_var.float().exp())
 
 
@@ -125,7 +132,7 @@ def score(
     for row in _plan(run, stored):
         if all(row.get(key) == value for key, value in only.items()):
             images = CONDITIONS[row["condition"]]
-            support, query = (gaussian_of(stored, row["test"], each) for each in images)
+            support, query = (gaussian_of(stored, f"{row['test']}.{each}") for each in images)
             if row["classifier"] == "prototypes":
                 row |= _score_episodes(run, support, query, row, parameters, budget)
             elif row["classifier"] == "Bayes rule":
@@ -237,11 +244,7 @@ def write(run: Run, model: Model, history: History, device: str, budget: str = "
         "evaluation_seconds": round(time.monotonic() - started, 1),
         "device": torch.cuda.get_device_name() if device.startswith("cuda") else device,
         "threads": torch.get_num_threads(),
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "spe": spe.__version__,
-        },
+        "versions": versions(),
         "parameters": parameters,
         "variance": _variance_summary(stored),
         "metrics": metrics,
@@ -262,6 +265,15 @@ def write(run: Run, model: Model, history: History, device: str, budget: str = "
         shutil.rmtree(draft, ignore_errors=True)
         raise
     return folder
+
+
+def versions() -> dict[str, str]:
+    """What a record was made with."""
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "spe": spe.__version__,
+    }
 
 
 def _json(info: dict[str, Any]) -> str:
@@ -328,7 +340,7 @@ class Record:
 
     def embeddings(self, test: str, images: str = "clean") -> Gaussian:
         """A test set's embedding (n_classes, per_class, d), of "clean" or "occluded" images."""
-        return gaussian_of(self.tensors(), test, images)
+        return gaussian_of(self.tensors(), f"{test}.{images}")
 
     def class_names(self, test: str) -> list[str]:
         """The names of a test set's classes, in the order of the embeddings."""
@@ -336,6 +348,22 @@ class Record:
 
         with safe_open(self.folder / "embeddings.safetensors", "pt") as file:
             return json.loads(file.metadata()[test])
+
+    def probes(self) -> Embeddings:
+        """Everything in probes.safetensors: inputs that the run never trained on (chapter 15)."""
+        from safetensors.torch import load_file
+
+        path = self.folder / FILE_OF_PROBES
+        if not path.exists():
+            name = self.info["name"]
+            raise FileNotFoundError(
+                f"{name} has no probes; python -m experiments probe {name} makes them"
+            )
+        return load_file(path)
+
+    def probe(self, kind: str) -> Gaussian:
+        """The embedding (n, d) of one kind of probe, such as "noise"."""
+        return gaussian_of(self.probes(), kind)
 
     def model(self) -> Model:
         """The trained model, in evaluation mode."""
