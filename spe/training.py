@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -89,6 +88,8 @@ def fit(
     continues from it. `report` receives each validation's row; `progress` shows a bar (None: only
     on a terminal).
     """
+    from tqdm import tqdm
+
     if schedule not in SCHEDULES:
         raise ValueError(f"schedule: got {schedule!r}, expected one of {', '.join(SCHEDULES)}")
     if updates < 1:
@@ -116,7 +117,8 @@ def fit(
     started = time.monotonic() - history.seconds
     saved = time.monotonic()
     first_since_row = history.rows[-1]["update"] if history.rows else 0
-    bar = _Bar(updates, history.updates, progress)
+    disable = None if progress is None else not progress  # None: shown on a terminal only
+    bar = tqdm(total=updates, initial=history.updates, unit="update", disable=disable)
     model.train()
     with _half_precision_encoder(model, mixed_precision), bar:
         while not history.stopped:
@@ -130,7 +132,7 @@ def fit(
             running += loss.detach()
             history.updates += 1
             update = history.updates
-            bar.advance()
+            bar.update()
 
             row_due = update % validate_every == 0 or update == updates
             if row_due or update % CHECK_EVERY == 0:
@@ -161,7 +163,8 @@ def fit(
                 if validate is None or score > history.best_score:
                     history.best_score, history.best_update = score, update
                     best = _copy(model)
-                bar.show(row, select)
+                shown = ("loss", select, "noise")
+                bar.set_postfix({k: f"{row[k]:.3f}" for k in shown if k in row})
                 if report is not None:
                     report(row)
                 if patience is not None:
@@ -284,33 +287,3 @@ def _half_precision_encoder(model: Model, enabled: bool) -> Iterator[None]:
         yield
     finally:
         del model.encoder.forward
-
-
-class _Bar:
-    """A tqdm bar on a terminal; nothing in a log file, a notebook check, or without tqdm."""
-
-    def __init__(self, updates: int, done: int, progress: bool | None) -> None:
-        wanted = sys.stderr.isatty() if progress is None else progress
-        self.bar = None
-        if wanted:
-            try:
-                from tqdm import tqdm
-            except ImportError:
-                return
-            self.bar = tqdm(total=updates, initial=done, unit="update")
-
-    def advance(self) -> None:
-        if self.bar is not None:
-            self.bar.update()
-
-    def show(self, row: dict[str, float], select: str) -> None:
-        if self.bar is not None:
-            shown = {k: f"{row[k]:.3f}" for k in ("loss", select, "noise") if k in row}
-            self.bar.set_postfix(shown)
-
-    def __enter__(self) -> _Bar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.bar is not None:
-            self.bar.close()

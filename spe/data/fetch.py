@@ -16,7 +16,7 @@ import secrets
 import time
 import urllib.request
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -158,15 +158,18 @@ def download(url: str, md5: str | None = None) -> bytes:
 
     TQDM_DISABLE=1 turns the bar off.
     """
+    from tqdm import tqdm
+
     got, size = bytearray(), 0
     request = urllib.request.Request(url, headers={"User-Agent": "spe"})
     try:
         with urllib.request.urlopen(request, timeout=CONNECT_SECONDS) as response:
             size = int(response.headers.get("Content-Length") or 0)
-            with _bar(size, url.rpartition("/")[2]) as advance:
+            name = url.rpartition("/")[2]
+            with tqdm(total=size or None, unit="B", unit_scale=True, desc=name) as bar:
                 while chunk := response.read(1 << 16):
                     got += chunk
-                    advance(len(chunk))
+                    bar.update(len(chunk))
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise Absent(f"{url} gave no answer ({error})") from error
     if size and len(got) != size:
@@ -174,15 +177,3 @@ def download(url: str, md5: str | None = None) -> bytes:
     if md5 and hashlib.md5(got).hexdigest() != md5:
         raise Refused(f"{url} does not match its MD5 {md5}")
     return bytes(got)
-
-
-@contextlib.contextmanager
-def _bar(size: int, name: str) -> Iterator[Callable[[int], object]]:
-    """A progress bar, or nothing where tqdm is not installed."""
-    try:
-        from tqdm import tqdm
-    except ImportError:
-        yield lambda n: None
-        return
-    with tqdm(total=size or None, unit="B", unit_scale=True, desc=name) as bar:
-        yield bar.update
