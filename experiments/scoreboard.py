@@ -1,0 +1,299 @@
+"""The scoreboard: each cell, figure and claim of the paper beside ours, and a verdict (chapter 13).
+
+A claim about tables is a function of accuracies, so the paper's own tables can be asked the same
+question as ours. All other claims are in `experiments.claims`, the rules in `experiments.verdicts`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import product as combinations
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from experiments.claims import figure_claim_rows, untested_rows
+from experiments.ledger import TARGETS, cells
+from experiments.train import CONDITIONS
+from experiments.verdicts import FAILS, MISSING, Finding, Row, compare, decide, summary
+
+ROOT = Path(__file__).resolve().parents[1]
+CLEAN, SUPPORT, QUERY = CONDITIONS
+SHORT = {CLEAN: "clean", SUPPORT: "occluded support", QUERY: "occluded queries"}
+
+
+# Cells and means of the tables
+
+
+def cell_rows() -> list[tuple[dict[str, Any], Row]]:
+    """Each cell of the tables, with where it stands."""
+    names = {"synthetic": "Section 4.1", "omniglot_2d": "Table 1", "ndigit_mnist": "Table 2"}
+    return [(cell, _number_row(names[cell["table"]], cell["column"], cell)) for cell in cells()]
+
+
+def mean_rows() -> list[tuple[dict[str, Any], Row]]:
+    """Each bar of Fig. 6, and the same means of the methods that its panels b and c leave out."""
+    found = []
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for cell in cells():
+        part = cell["column"].split()[0] if cell["table"] == "ndigit_mnist" else ""
+        if cell["table"] != "synthetic":
+            key = (cell["table"], part, cell["condition"], cell["method"])
+            groups.setdefault(key, []).append(cell)
+    for (table, part, condition, method), members in groups.items():
+        bar: dict[str, Any] = {
+            "table": table,
+            "column": part,
+            "condition": condition,
+            "method": method,
+        }
+        bar |= {"paper": sum(c["paper"] for c in members) / len(members), "ours": None}
+        bar["runs"] = sorted({run for c in members for run in c["runs"]})
+        bar["seeds"] = min(len(c["runs"]) for c in members)
+        if bar["seeds"]:
+            bar["ours"] = sum(c["ours"] for c in members) / len(members)
+            bar["sem"] = math.sqrt(sum(c["sem"] ** 2 for c in members)) / len(members)
+        panel = {"omniglot_2d": "Fig. 6a", "seen": "Fig. 6b", "unseen": "Fig. 6c"}
+        row = _number_row(panel[part or table], SHORT[condition], bar)
+        found.append((bar, replace(row, paper=f"{bar['paper']:.2f}")))
+    return found
+
+
+def _number_row(where: str, what: str, cell: dict[str, Any]) -> Row:
+    rule = "two standard errors"
+    runs = tuple(cell["runs"])
+    paper = f"{cell['paper']}" if isinstance(cell["paper"], int) else f"{cell['paper']:.1f}"
+    if cell["ours"] is None:
+        return Row(where, what, rule, paper, "–", MISSING, runs)
+    n_runs = cell.get("seeds", len(runs))
+    verdict, gap, error = compare(cell["ours"], cell["sem"], cell["paper"], n_runs)
+    ours = f"{cell['ours']:.1f} ± {cell['sem']:.1f}"
+    return Row(where, what, rule, paper, ours, verdict, runs, gap=gap, error=error)
+
+
+# Claims about the tables, asked of the paper's numbers and of ours
+
+Values = dict[tuple[str, str, str, str], float | None]  # table, method, condition, column
+OMNIGLOT, DIGITS = "omniglot_2d", "ndigit_mnist"
+PARTS = {
+    "Omniglot": (OMNIGLOT, ""),
+    "seen digits": (DIGITS, "seen "),
+    "unseen digits": (DIGITS, "unseen "),
+}
+
+
+def table_values(source: str) -> Values:
+    """The accuracies of all cells, from "paper" or "ours"."""
+    keys = ("table", "method", "condition", "column")
+    return {tuple(cell[k] for k in keys): cell[source] for cell in cells()}
+
+
+def gaps(values: Values, a: str, b: str, table: str, condition: str, part: str = "") -> dict:
+    """Method a minus method b in each column of a table, or None where one is missing."""
+    found = {}
+    for column in TARGETS[table]["columns"]:
+        if column.startswith(part):
+            one, two = (values[table, method, condition, column] for method in (a, b))
+            found[column] = None if one is None or two is None else round(one - two, 6)
+    return found
+
+
+def mean_gap(values: Values, a: str, b: str, part: str, condition: str) -> float | None:
+    """The mean over all columns of a part of the tables; None unless all are there."""
+    table, start = PARTS[part]
+    found = list(gaps(values, a, b, table, condition, start).values())
+    return None if None in found else sum(found) / len(found)
+
+
+def _positive(gap: float | None) -> bool | None:
+    return None if gap is None else gap > 0
+
+
+def _all_tasks(values: Values, condition: str) -> Finding:
+    found = gaps(values, "SPE", "PN", OMNIGLOT, condition)
+    return Finding([(column, _positive(gap)) for column, gap in found.items()])
+
+
+def better_on_clean(values: Values) -> Finding:
+    return _all_tasks(values, CLEAN)
+
+
+def better_on_occluded_queries(values: Values) -> Finding:
+    return _all_tasks(values, QUERY)
+
+
+def _best_with_occluded_support(values: Values, rival: str, parts: Sequence[str]) -> Finding:
+    checks: list[tuple[str, bool | None]] = []
+    texts = []
+    for part in parts:
+        lead = [mean_gap(values, "SPE", rival, part, condition) for condition in CONDITIONS]
+        if None in lead:
+            checks.append((part, None))
+        else:
+            checks.append((part, lead[1] == max(lead)))  # type: ignore[type-var]
+            texts.append(f"{part} " + " / ".join(f"{gap:+.1f}" for gap in lead))
+    return Finding(checks, "; ".join(texts))
+
+
+def lead_over_pn(values: Values) -> Finding:
+    return _best_with_occluded_support(values, "PN", tuple(PARTS))
+
+
+def lead_over_hib(values: Values) -> Finding:
+    return _best_with_occluded_support(values, "HIB", tuple(PARTS)[1:])
+
+
+def small_with_occluded_queries(values: Values) -> Finding:
+    gap = mean_gap(values, "SPE", "PN", "Omniglot", QUERY)
+    if gap is None:
+        return Finding([("Omniglot", None)])
+    return Finding([("Omniglot", 0 < gap < 1)], f"{gap:+.1f} points")
+
+
+def _six_means(values: Values, better: str, worse: str) -> list[tuple[str, bool | None]]:
+    return [
+        (
+            f"{worse} – {better}, {part.split()[0]}, {SHORT[condition]}",
+            _positive(mean_gap(values, better, worse, part, condition)),
+        )
+        for part, condition in combinations(tuple(PARTS)[1:], CONDITIONS)
+    ]
+
+
+def above_hib(values: Values) -> Finding:
+    return Finding(_six_means(values, "SPE", "HIB"))
+
+
+def _cells_not_below(values: Values, rival: str, tables: Sequence[str]) -> Finding:
+    checks = [
+        (f"{column}, {SHORT[condition]}", None if gap is None else gap >= 0)
+        for table, condition in combinations(tables, CONDITIONS)
+        for column, gap in gaps(values, "SPE", rival, table, condition).items()
+    ]
+    known = [good for _, good in checks if good is not None]
+    return Finding(checks, f"worse in {known.count(False)} of {len(known)}")
+
+
+def seldom_below_hib(values: Values) -> Finding:
+    return _cells_not_below(values, "HIB", [DIGITS])
+
+
+def never_below_pn(values: Values) -> Finding:
+    return _cells_not_below(values, "PN", [OMNIGLOT, DIGITS])
+
+
+def stochastic_is_better(values: Values) -> Finding:
+    checks = []
+    for stochastic, point in combinations(("SPE", "HIB"), ("PN", "Contrastive")):
+        checks += _six_means(values, stochastic, point)
+    known = [good for _, good in checks if good is not None]
+    return Finding(checks, f"{known.count(True)} of {len(known)}")
+
+
+class Claim(NamedTuple):
+    where: str
+    what: str
+    rule: str
+    find: Callable[[Values], Finding]
+    number: int | None = None  # in targets.json
+    allowed: int = 0
+
+
+TABLE_CLAIMS = (
+    Claim("Fig. 6a", "On clean Omniglot SPE is reliably better than PN",
+          "SPE above PN in each of the four tasks", better_on_clean),
+    Claim("Fig. 6a", "SPE is still superior when only queries are occluded",
+          "SPE above PN in each of the four tasks", better_on_occluded_queries),
+    Claim("Fig. 6", "SPE's lead over PN is largest with occluded support",
+          "of the mean leads clean / occluded support / occluded queries the second is the "
+          "largest", lead_over_pn, 8),
+    Claim("Fig. 6a", "SPE's lead over PN is small when only queries are occluded",
+          "the mean lead on Omniglot is positive and below one point",
+          small_with_occluded_queries, 8),
+    Claim("Fig. 6b, c", "SPE is above HIB in all six means", "six of six", above_hib, 10),
+    Claim("Table 2", "SPE is worse than HIB in only 7 of 24 cells", "in at most 7",
+          seldom_below_hib, 10, allowed=7),
+    Claim("Fig. 6b, c", "SPE shines most, against HIB, with occluded support",
+          "of the mean leads clean / occluded support / occluded queries the second is the "
+          "largest", lead_over_hib),
+    Claim("Section 4.3", "Deterministic methods are consistently worse than stochastic ones",
+          "PN and contrastive below SPE and HIB in all six means: 24 comparisons",
+          stochastic_is_better, 11),
+    Claim("Section 5", "SPE is unlikely to fare worse than PN",
+          "SPE at or above PN in each cell of both tables", never_below_pn),
+)  # fmt: skip
+
+
+def table_claim_rows() -> list[Row]:
+    """Each claim about the tables: `paper` is what the paper's own numbers say of it."""
+    theirs, ours = table_values("paper"), table_values("ours")
+    rows = []
+    for claim in TABLE_CLAIMS:
+        own, found = claim.find(theirs), claim.find(ours)
+        paper = f"{decide(own.checks, claim.allowed)}: {summary(own)}"
+        verdict = decide(found.checks, claim.allowed)
+        rows.append(
+            Row(claim.where, claim.what, claim.rule, paper, summary(found), verdict,
+                claim=claim.number)
+        )  # fmt: skip
+    return rows
+
+
+def contradictions() -> dict[str, list[str]]:
+    """Claims that the paper's own tables do not bear out, each with its exceptions."""
+    theirs = table_values("paper")
+    found = {claim: claim.find(theirs).checks for claim in TABLE_CLAIMS}
+    return {
+        claim.what: [label for label, good in checks if good is False]
+        for claim, checks in found.items()
+        if decide(checks, claim.allowed) == FAILS
+    }
+
+
+# Figures of the paper and where the book redoes them
+
+FIGURES = (
+    "Fig. 1", "Fig. 2a", "Fig. 2b", "Fig. 2c", "Fig. 3", "Fig. 4", "Fig. 5",
+    "Fig. 6a", "Fig. 6b", "Fig. 6c", "Fig. 7", "Fig. 8", "Table 1", "Table 2",
+)  # fmt: skip
+
+
+def redone(folder: Path = ROOT / "chapters") -> dict[str, list[str]]:
+    """Which figures and tables of the book redo each of the paper's, from their captions."""
+    found: dict[str, list[str]] = {name: [] for name in FIGURES}
+    caption = re.compile(r"\*\*((?:Figure|Table) \d+\.\d+)\*\* \(redoes ([^)]*)\)")
+    for path in sorted(folder.glob("ch*.ipynb")):
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            texts = ["".join(cell["source"])] if cell["cell_type"] == "markdown" else []
+            for output in cell.get("outputs", []):
+                texts.append("".join(output.get("data", {}).get("text/markdown", "")))
+            for text in texts:
+                for ours, theirs in caption.findall(text):
+                    for name in _named(theirs):
+                        if name in found and ours not in found[name]:
+                            found[name].append(ours)
+    return found
+
+
+def _named(text: str) -> list[str]:
+    """The paper's figures that a caption names: "Fig. 6b, c" are two, "Fig. 2" all its panels."""
+    names = []
+    for kind, number, panels in re.findall(r"(Fig\.|Table) (\d)((?:[a-c](?:, )?)*)", text):
+        letters = re.findall("[a-c]", panels)
+        whole = [name for name in FIGURES if re.fullmatch(rf"{kind} {number}[a-c]?", name)]
+        names += [f"{kind} {number}{letter}" for letter in letters] or whole
+    return names
+
+
+def scoreboard() -> dict[str, list[Row]]:
+    """All rows, by group."""
+    return {
+        "cells": [row for _, row in cell_rows()],
+        "means": [row for _, row in mean_rows()],
+        "tables": table_claim_rows(),
+        "figures": figure_claim_rows(),
+        "untested": untested_rows(),
+    }
