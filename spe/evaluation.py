@@ -7,7 +7,7 @@ methods can be scored on identical episodes and a chapter needs no images (chapt
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -114,6 +114,26 @@ def mean_rule(support: Gaussian, query: Gaussian) -> Tensor:
     return point_logits(query.mean, prototypes).log_softmax(-1)
 
 
+def answer_episodes(
+    support: Gaussian,
+    query: Gaussian,
+    classes: Tensor,
+    items: Tensor,
+    n_shot: int,
+    rule: Rule,
+) -> Iterator[Tensor]:
+    """Log class probabilities (way · query, way) of the queries of each episode, class by class.
+
+    `support` and `query` are embeddings (n_classes, per_class, d) of the same images, clean or
+    occluded; `classes` and `items` come from `episode_indices`, the first `n_shot` items of each
+    class being its support.
+    """
+    for chosen, drawn in zip(classes.to(support.device), items.to(support.device), strict=True):
+        shots = support[chosen[:, None], drawn[:, :n_shot]]  # (way, shot, d)
+        asked = query[chosen[:, None], drawn[:, n_shot:]]  # (way, query, d)
+        yield rule(shots, Gaussian(asked.mean.flatten(0, 1), asked.var.flatten(0, 1)))
+
+
 def score_episodes(
     support: Gaussian,
     query: Gaussian,
@@ -124,17 +144,12 @@ def score_episodes(
 ) -> dict[str, Tensor]:
     """Accuracy and mean log-likelihood of each episode, two tensors (episodes,).
 
-    `support` and `query` are embeddings (n_classes, per_class, d) of the same images, clean or
-    occluded; `classes` and `items` come from `episode_indices`, the first `n_shot` items of each
-    class being its support.
+    Arguments as for `answer_episodes`.
     """
     n_way, n_query = classes.shape[1], items.shape[2] - n_shot
     labels = torch.arange(n_way, device=support.device).repeat_interleave(n_query)
     accuracy, likelihood = [], []
-    for chosen, drawn in zip(classes.to(support.device), items.to(support.device), strict=True):
-        shots = support[chosen[:, None], drawn[:, :n_shot]]  # (way, shot, d)
-        asked = query[chosen[:, None], drawn[:, n_shot:]]  # (way, query, d)
-        log_p = rule(shots, Gaussian(asked.mean.flatten(0, 1), asked.var.flatten(0, 1)))
+    for log_p in answer_episodes(support, query, classes, items, n_shot, rule):
         accuracy.append((log_p.argmax(-1) == labels).float().mean())
         likelihood.append(log_p.gather(-1, labels[:, None]).mean())
     return {"accuracy": torch.stack(accuracy), "log_likelihood": torch.stack(likelihood)}
