@@ -8,6 +8,7 @@ from blobs import blobs, model
 
 from spe.evaluation import (
     accuracy,
+    answer_episodes,
     brier_score,
     calibration_error,
     distance_of_means,
@@ -99,6 +100,14 @@ def test_the_likelihood_of_an_episode_is_the_mean_log_probability_of_the_truth()
     labels = torch.arange(4).repeat_interleave(5)
     assert score["log_likelihood"].item() == pytest.approx(-negative_log_likelihood(log_p, labels))
     assert score["accuracy"].item() == pytest.approx(accuracy(log_p, labels))
+
+
+def test_every_query_gets_an_answer_of_its_own_class_by_class():
+    far_apart = clouds(6, 8, spread=0.01, var=1e-4)
+    classes, items = episode_indices(6, 8, n_way=3, n_drawn=5, n_episodes=2, seed=0)
+    answers = list(answer_episodes(far_apart, far_apart, classes, items, 2, mean_rule))
+    assert [tuple(log_p.shape) for log_p in answers] == [(9, 3), (9, 3)]
+    assert all(log_p.argmax(-1).tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2] for log_p in answers)
 
 
 def test_the_papers_200_naive_samples_agree_with_the_fixed_points():
