@@ -162,6 +162,17 @@ def mean_and_sem(values: Tensor) -> tuple[float, float]:
     return values.mean().item(), sem
 
 
+def within_sem(y: Tensor) -> float:
+    """Error of each method's mean without the variance between tasks; y is (task, method).
+
+    The error bar of Masson and Loftus (2003), from the interaction of task and method (chapter 9).
+    """
+    n_tasks, n_methods = y.shape
+    left = y - y.mean(1, keepdim=True) - y.mean(0) + y.mean()
+    mean_square = left.square().sum() / ((n_tasks - 1) * (n_methods - 1))
+    return (mean_square / n_tasks).sqrt().item()
+
+
 def distance_of_means(query: Gaussian, candidates: Gaussian) -> Tensor:
     """Similarity for nearest neighbours that looks at the means alone."""
     # Expanding the square, cdist's default, would lose the small distances that matter here.

@@ -22,6 +22,7 @@ from spe.evaluation import (
     negative_log_likelihood,
     score_episodes,
     stochastic_rule,
+    within_sem,
 )
 from spe.gaussian import Gaussian
 
@@ -254,3 +255,14 @@ def test_the_standard_error_is_that_of_the_mean():
     assert mean == 2.5
     assert sem == pytest.approx(math.sqrt(5 / 3) / 2)
     assert math.isnan(mean_and_sem(torch.tensor([1.0]))[1])
+
+
+def test_a_lead_that_is_the_same_in_all_tasks_has_no_error_however_they_differ():
+    tasks = torch.tensor([[80.0], [50.0], [20.0]], dtype=torch.float64)
+    assert within_sem(tasks + torch.tensor([0.0, 2.0])) == pytest.approx(0, abs=1e-9)
+
+
+def test_for_two_methods_the_error_bar_is_that_of_their_difference_over_root_two():
+    y = torch.tensor([[80.0, 84.0], [50.0, 50.0], [20.0, 22.0]], dtype=torch.float64)
+    _, sem = mean_and_sem(y[:, 1] - y[:, 0])
+    assert within_sem(y) == pytest.approx(sem / math.sqrt(2))
