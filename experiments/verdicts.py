@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 ABOVE, EQUAL, BELOW = "above", "equal within error", "below"
 HOLDS, SO_FAR, FAILS = "holds", "holds so far", "does not hold"
-MISSING = "not yet recorded"
-VERDICTS = (ABOVE, EQUAL, BELOW, HOLDS, SO_FAR, FAILS, MISSING)
+UNDECIDED, MISSING = "undecided", "not yet recorded"
+VERDICTS = (ABOVE, EQUAL, BELOW, HOLDS, SO_FAR, FAILS, UNDECIDED, MISSING)
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,7 @@ class Finding(NamedTuple):
     checks: list[tuple[str, bool | None]]
     text: str = ""
     runs: tuple[str, ...] = ()
+    close: bool = False  # too close to call
 
 
 def decide(checks: Sequence[tuple[str, bool | None]], allowed: int = 0) -> str:

@@ -191,6 +191,24 @@ def test_the_sampler_claims_can_hold_and_fail(elsewhere, one, verdict):
     assert [row.verdict for row in rows] == [verdict, HOLDS, HOLDS]
 
 
+def test_a_difference_within_its_error_is_too_close_to_call():
+    finding = claims.paired({0: 50.0, 1: 53.0}, {0: 49.0, 1: 49.5}, "", "")
+    assert finding.close
+    assert not claims.paired({0: 50.0, 1: 50.1}, {0: 52.0, 1: 52.0}, "", "").close
+
+
+def test_verdicts_of_a_chapter_are_read_from_its_outputs(tmp_path, monkeypatch):
+    text = "Words.\n- It works: **holds**. *Rule:* more than 3.\n- So: **open**. *Rule:* none.\n"
+    cell = {"cell_type": "code", "source": [], "outputs": [{"data": {"text/markdown": [text]}}]}
+    (tmp_path / "chapters").mkdir()
+    (tmp_path / "chapters" / "ch08_x.ipynb").write_text(json.dumps({"cells": [cell]}))
+    monkeypatch.setattr(claims, "ROOT", tmp_path)
+    (row,) = claims.aspect_rows()
+    assert (row.what, row.verdict, row.rule) == ("It works", HOLDS, "more than 3")
+    (tmp_path / "chapters" / "ch08_x.ipynb").unlink()
+    assert claims.aspect_rows()[0].verdict == MISSING
+
+
 def test_fewer_samples_can_be_better(elsewhere):
     write_samplers(elsewhere, {("naive", 1): 0.5, ("naive", 81): 0.3})
     assert [row.verdict for row in claims.sampler_rows()] == [MISSING, MISSING, FAILS]
