@@ -283,14 +283,10 @@ def redone(folder: Path = ROOT / "chapters") -> dict[str, list[str]]:
     caption = re.compile(r"\*\*((?:Figure|Table) \d+\.\d+)\*\* \(redoes ([^)]*)\)")
     for path in sorted(folder.glob("ch*.ipynb")):
         for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
-            texts = ["".join(cell["source"])] if cell["cell_type"] == "markdown" else []
-            for output in cell.get("outputs", []):
-                texts.append("".join(output.get("data", {}).get("text/markdown", "")))
-            for text in texts:
-                for ours, theirs in caption.findall(text):
-                    for name in _named(theirs):
-                        if name in found and ours not in found[name]:
-                            found[name].append(ours)
+            for ours, theirs in caption.findall("".join(cell["source"])):
+                for name in _named(theirs):
+                    if name in found and ours not in found[name]:
+                        found[name].append(ours)
     return found
 
 
