@@ -103,6 +103,13 @@ def lshapes_rows(name: str = "lshapes-spe-seed0") -> list[Row]:
     ]
 
 
+def other_damage_rows(name: str = "lshapes-spe-independent-seed0") -> list[Row]:
+    """Fig. 3 once more, for a network that met hue noise and short legs independently."""
+    rows = lshapes_rows(name) if is_done(name) else []
+    fig3 = [row for row in rows if row.where == "Fig. 3"]
+    return [replace(row, what=f"{row.what}, damaged independently in training") for row in fig3]
+
+
 class Plane(NamedTuple):
     """The 2-digit plane of chapter 12: axis of the first digit, axis of the second."""
 
@@ -358,6 +365,7 @@ def figure_claim_rows() -> list[Row]:
     """All claims of the paper that are not about its tables."""
     return [
         *lshapes_rows(),
+        *other_damage_rows(),
         *sampler_rows(),
         *cost_rows(),
         *aspect_rows(),
