@@ -61,7 +61,7 @@ NDIGIT: dict[int, dict[str, Any]] = {
 OMNIGLOT: dict[str, Any] = {"way": 60, "query": 5, "updates": 1000}
 SAMPLER: dict[str, Any] = {"updates": 400}
 VARIANT: dict[str, Any] = {"updates": 2000, "keep": False}
-PAIRS: dict[str, Any] = {"pairs": 256, "updates": 6000, "occlude": 0.2, "peak_lr": 1e-3}
+PAIRS: dict[str, Any] = {"pairs": 256, "updates": 10_000, "occlude": 0.2}
 LSHAPES: dict[str, Any] = {
     "way": 4,
     "shot": 2,
