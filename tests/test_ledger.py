@@ -355,8 +355,8 @@ def test_the_command_line_explains_itself(capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["--help"])
     said = capsys.readouterr().out
-    assert all(name in said for name in ("runs", "train", "evaluate", "reproduce"))
-    assert "work" not in said
+    assert all(name in said for name in ("runs", "train", "evaluate", "probe", "reproduce"))
+    assert " work " not in said  # the command that `--jobs` starts is not for people
 
 
 def test_all_records_together_stay_small():
