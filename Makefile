@@ -7,7 +7,7 @@ CODE := $(wildcard spe experiments tools tests benchmarks conftest.py chapters)
 TYPED := $(wildcard spe experiments tools)
 PAGES := _config.yml _toc.yml intro.md references.bib \
   $(wildcard reference/*.md chapters/*.ipynb _static/* tools/*.py benchmarks/results/*)
-PORTABLE := $(wildcard chapters/ch0[1-7]_*.ipynb chapters/ch09_*.ipynb chapters/ch1[23]_*.ipynb)
+PORTABLE := $(wildcard chapters/ch0[1-7]_*.ipynb chapters/ch09_*.ipynb chapters/ch1[1-7]_*.ipynb)
 
 .DEFAULT_GOAL := help
 .PHONY: help book serve install test digits lint format execute launch equations bench mutants constraints clean
