@@ -301,3 +301,24 @@ def test_captions_tell_which_figures_are_redone(tmp_path):
     assert found["Fig. 6b"] == found["Fig. 6c"] == ["Figure 9.2"]
     assert found["Fig. 2a"] == found["Fig. 2b"] == found["Fig. 2c"] == ["Table 9.1"]
     assert found["Fig. 7"] == []
+
+
+def test_a_chapter_s_verdicts_are_read_from_what_it_has_stored(tmp_path, monkeypatch):
+    said = [
+        "- One is more than none: **holds**. *Rule:* counted.\n",
+        "- Two is less: **does not hold**.\n",
+        "- Three is yet to come: **not yet recorded**.\n",
+        "Prose that says **holds** is no verdict.",
+    ]
+    shown = {"outputs": [{"data": {"text/markdown": said}}]}
+    (tmp_path / "chapters").mkdir()
+    notebook = tmp_path / "chapters" / "ch42_numbers.ipynb"
+    notebook.write_text(json.dumps({"cells": [{"cell_type": "markdown"}, shown]}))
+    monkeypatch.setattr(claims, "ROOT", tmp_path)
+    rows = claims.chapter_rows(42, "Fig. 9", 3)
+    assert [(row.what, row.verdict, row.rule) for row in rows] == [
+        ("One is more than none", HOLDS, "counted"),
+        ("Two is less", FAILS, "as measured there"),
+    ]
+    assert {(row.where, row.ours, row.claim) for row in rows} == {("Fig. 9", "chapter 42", 3)}
+    assert claims.chapter_rows(41, "") == []
