@@ -58,6 +58,27 @@ def test_every_cell_of_the_papers_tables_has_runs_that_fill_it():
         assert wanted["classifier"] == ledger.CLASSIFIER[cell["method"]]
 
 
+def test_every_run_of_a_cell_is_scored_in_that_cell():
+    for cell in ledger.cells():
+        keys = ("table", "method", "condition", "column")
+        runs, wanted = ledger._runs_of(*(cell[k] for k in keys))
+        wanted["condition"] = cell["condition"]
+        for run in runs:
+            stored = {f"{test}.clean.mean": torch.zeros(100, 1) for test in record.TESTS[run.data]}
+            plan = record._plan(run, stored)
+            assert sum(wanted.items() <= row.items() for row in plan) == 1, (run.name, wanted)
+
+
+def test_short_clean_runs_are_scored_on_clean_images_alone():
+    stored = {"test.clean.mean": torch.zeros(100, 1)}
+    for name, conditions in (
+        ("sampler-naive-s1-rep0", 1),
+        ("omniglot-2d-spe-1shot-clean-seed0", 3),
+    ):
+        rows = record._plan(RUNS[name], stored)
+        assert len({row["condition"] for row in rows}) == conditions
+
+
 def test_omniglot_cells_come_from_models_trained_for_their_column():
     for condition, images in (
         ("clean_support_clean_query", 0.0),
