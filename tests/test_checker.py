@@ -104,6 +104,9 @@ def _spoil(notebook: NotebookNode, how: str) -> None:
     elif how == "heavy picture":
         data = {"image/png": "A" * (guard.MAX_PICTURE * 2)}
         cell.outputs = [new_output("display_data", data=data)]
+    elif how == "table":
+        data = {"text/markdown": "| a | b |\n|---|--:|\n| 1 | 2 |"}
+        cell.outputs = [new_output("display_data", data=data)]
     elif how == "tag":
         cell.metadata["tags"] = ["no-such-tag"]
     elif how == "skip":
@@ -130,6 +133,7 @@ def _spoil(notebook: NotebookNode, how: str) -> None:
         ("stderr", "writes to stderr"),
         ("machine path", "path of a machine"),
         ("heavy picture", "a picture weighs"),
+        ("table", "Markdown table"),
         ("tag", "unknown tags"),
         ("skip", "only the bootstrap"),
         ("marker", "NBVAL comment"),

@@ -31,6 +31,7 @@ _MACHINE_PATH = re.compile(
     r"(?<![\w.:/])/(?:home|root|Users|work|tmp|mnt|workspace)/[\w.-]+|[A-Z]:\\Users\\"
 )
 _MYST = re.compile(r"^\s*(?:`{3,}|:{3,})\{|\{[a-z][a-z:-]*\}`", re.MULTILINE)
+_TABLE = re.compile(r"^\s*\|[\s:|-]+\|\s*$", re.MULTILINE)
 _PICTURES = ("image/png", "image/jpeg")
 _TEXTS = ("text/plain", "text/html", "text/markdown", "text/latex", "image/svg+xml")
 
@@ -95,6 +96,10 @@ def _output_complaints(notebook: NotebookNode) -> list[str]:
                     weights.append(len(value) * 3 // 4)
                 elif kind in _TEXTS:
                     texts.append(value)
+                if kind == "text/markdown" and _TABLE.search(value):
+                    found.append(
+                        f"cell {cell.id} writes a Markdown table, which the page shows raw"
+                    )
         for text in texts:
             if match := _MACHINE_PATH.search(text):
                 found.append(f"cell {cell.id} holds a path of a machine: {match.group()}")
