@@ -98,7 +98,7 @@ def _output_complaints(notebook: NotebookNode) -> list[str]:
                     texts.append(value)
                 if kind == "text/markdown" and _TABLE.search(value):
                     found.append(
-                        f"cell {cell.id} writes a Markdown table, which the page shows raw"
+                        f"cell {cell.id} writes a Markdown table, shown raw on the page"
                     )
         for text in texts:
             if match := _MACHINE_PATH.search(text):
