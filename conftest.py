@@ -13,6 +13,9 @@ from tools.notebooks import needs, read
 pytest_plugins = ["pytester"]
 # A progress bar writes to stderr, which nbval would compare.
 os.environ["TQDM_DISABLE"] = "1"
+# Some virtual machines announce matrix units (AMX) and die of their instructions; half precision
+# on the CPU, which one test trains in, would use them.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -26,7 +26,8 @@ class Run:
     d: int
     seed: int
     updates: int
-    # A batch: an episode of `way` classes, `shot` support and `query` queries each; or `pairs`.
+    # A batch: an episode of `way` classes, `shot` support and `query` queries each; or so many
+    # `pairs` of the images of `way` classes, `shot` each.
     way: int = 0
     shot: int = 0
     query: int = 0
@@ -61,7 +62,9 @@ NDIGIT: dict[int, dict[str, Any]] = {
 OMNIGLOT: dict[str, Any] = {"way": 60, "query": 5, "updates": 1000}
 SAMPLER: dict[str, Any] = {"updates": 400}
 VARIANT: dict[str, Any] = {"updates": 2000, "keep": False}
-PAIRS: dict[str, Any] = {"pairs": 256, "updates": 10_000, "occlude": 0.2}
+PAIRS: dict[int, dict[str, Any]] = {  # as many classes and updates as an episode's
+    n: NDIGIT[n] | {"shot": 5, "query": 0, "pairs": 4096, "peak_lr": 1e-2} for n in NDIGIT
+}
 LSHAPES: dict[str, Any] = {
     "way": 4,
     "shot": 2,
@@ -77,7 +80,7 @@ SAMPLES = (1, 3, 9, 27, 81)
 
 
 def _ndigit(method: str, n: int, d: int, seed: int, group: int, **other: Any) -> Run:
-    settings = NDIGIT[n] if method in ("SPE", "PN") else PAIRS
+    settings = NDIGIT[n] if method in ("SPE", "PN") else PAIRS[n]
     default: dict[str, Any] = {
         "name": f"ndigit{n}-d{d}-{method.lower()}-seed{seed}",
         "keep": seed == 0,
@@ -208,6 +211,6 @@ def at_budget(run: Run, budget: str) -> Run:
     change: dict[str, Any] = {"updates": 300 * EPOCH, "validate_every": EPOCH, "patience": 30}
     if run.data != "lshapes":
         change |= {"schedule": "halving", "peak_lr": 1e-3}
-    if run.data.startswith("ndigit") and run.way:
+    if run.data.startswith("ndigit") and not run.pairs:
         change |= {"shot": 50 if run.data == "ndigit2" else 20, "query": 10}
     return replace(run, **change)

@@ -115,7 +115,7 @@ def sampler(
         data = data | {"train": mislabelled(data["train"], run.mislabel, run.seed)}
 
     def pairs(generator: torch.Generator) -> spe.Pairs:
-        return spe.sample_pairs(data["train"], run.pairs, generator, run.occlude)
+        return spe.sample_pairs(data["train"], run.way, run.shot, run.pairs, generator, run.occlude)
 
     def episode(generator: torch.Generator) -> spe.Episode:
         if run.data == "lshapes":

@@ -29,9 +29,14 @@ class Episode(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """Pairs of images: image i and image b + i belong together, of 2b images."""
+    """Pairs of images, numbers `left` and `right` of the batch; `match`: are they of one class?
+
+    An image may take part in many pairs; it is embedded once.
+    """
 
     images: Tensor
+    left: Tensor
+    right: Tensor
     match: Tensor
 
 
@@ -48,8 +53,6 @@ def sample_episode(
     No class and no image comes twice. `occlude` is the probability per tile.
     """
     per_class = n_shot + n_query
-    if not 1 <= n_way <= data.n_classes:
-        raise ValueError(f"n_way: expected 1 to {data.n_classes} (classes there are), got {n_way}")
     if n_shot < 1 or n_query < 0:
         raise ValueError(
             f"n_shot, n_query: expected at least 1 and 0, got n_shot={n_shot}, n_query={n_query}"
@@ -59,14 +62,8 @@ def sample_episode(
             f"n_shot + n_query: expected at most {data.smallest_class} (images in the smallest "
             f"class), got {n_shot} + {n_query}"
         )
-    device = _device(data, generator)
-    keys = torch.rand(data.n_classes, generator=generator, device=device)
-    classes = keys.topk(n_way).indices  # (n_way,)
-    keys = torch.rand(n_way, data.ids.shape[1], generator=generator, device=device)
-    empty = torch.arange(data.ids.shape[1], device=device) >= data.counts[classes, None]
-    items = keys.masked_fill(empty, -1.0).topk(per_class).indices  # (n_way, per_class)
-
-    way = torch.arange(n_way, device=device).unsqueeze(1).expand(n_way, per_class)
+    classes, items = _draw(data, n_way, per_class, generator)
+    way = torch.arange(n_way, device=data.device).unsqueeze(1).expand(n_way, per_class)
     labels = _support_first(way, n_shot)
     images, _ = data.take(classes[labels], _support_first(items, n_shot), occlude, generator)
     return Episode(images, labels, n_way * n_shot, n_way)
@@ -74,36 +71,49 @@ def sample_episode(
 
 def sample_pairs(
     data: ImageSet,
+    n_way: int,
+    n_each: int,
     n_pairs: int,
     generator: torch.Generator | None = None,
     occlude: float = 0.0,
 ) -> Pairs:
-    """Draw pairs: the first half of one class each, the others of two different classes.
+    """Draw `n_each` images of `n_way` classes, and pairs of them.
 
-    An image is never paired with itself. With an odd number there is one negative more.
+    The first half of the pairs are two images of one class, the others of two classes. An image
+    is never paired with itself. With an odd number there is one pair of two classes more.
     """
     if n_pairs < 2:
         raise ValueError(f"n_pairs: expected at least 2 (one of each kind), got {n_pairs}")
-    if data.n_classes < 2 or data.smallest_class < 2:
+    if n_way < 2:
+        raise ValueError(f"n_way: expected at least 2 (classes to tell apart), got {n_way}")
+    if not 2 <= n_each <= data.smallest_class:
         raise ValueError(
-            "data: pairs need two classes and two images in each, got "
-            f"{data.n_classes} classes, the smallest with {data.smallest_class}"
+            f"n_each: expected 2 to {data.smallest_class} (images in the smallest class), "
+            f"got {n_each}"
         )
-    device = _device(data, generator)
-    u = torch.rand(4, n_pairs, generator=generator, device=device, dtype=torch.float64)
-    match = torch.arange(n_pairs, device=device) < n_pairs // 2
+    classes, items = _draw(data, n_way, n_each, generator)
+    images, _ = data.take(classes.repeat_interleave(n_each), items.reshape(-1), occlude, generator)
+    u = torch.rand(4, n_pairs, generator=generator, device=data.device, dtype=torch.float64)
+    match = torch.arange(n_pairs, device=data.device) < n_pairs // 2
     # A step of 1 … n − 1 around the circle of n classes (or items) lands on any of the others.
-    left = (u[0] * data.n_classes).long()
-    other = (left + 1 + (u[1] * (data.n_classes - 1)).long()) % data.n_classes
-    right = torch.where(match, left, other)
-    left_item = (u[2] * data.counts[left]).long()
-    other_item = 1 + left_item + (u[3] * (data.counts[left] - 1)).long()
-    right_item = torch.where(
-        match, other_item % data.counts[left], (u[3] * data.counts[right]).long()
-    )
-    classes, items = torch.cat([left, right]), torch.cat([left_item, right_item])
-    images, _ = data.take(classes, items, occlude, generator)
-    return Pairs(images, match)
+    one, item = (u[0] * n_way).long(), (u[1] * n_each).long()
+    other = torch.where(match, one, (one + 1 + (u[2] * (n_way - 1)).long()) % n_way)
+    step = torch.where(match, 1 + (u[3] * (n_each - 1)).long(), (u[3] * n_each).long())
+    return Pairs(images, one * n_each + item, other * n_each + (item + step) % n_each, match)
+
+
+def _draw(
+    data: ImageSet, n_way: int, per_class: int, generator: torch.Generator | None
+) -> tuple[Tensor, Tensor]:
+    """Classes (n_way,), and items (n_way, per_class) of each, none twice."""
+    if not 1 <= n_way <= data.n_classes:
+        raise ValueError(f"n_way: expected 1 to {data.n_classes} (classes there are), got {n_way}")
+    device = _device(data, generator)
+    keys = torch.rand(data.n_classes, generator=generator, device=device)
+    classes = keys.topk(n_way).indices
+    keys = torch.rand(n_way, data.ids.shape[1], generator=generator, device=device)
+    empty = torch.arange(data.ids.shape[1], device=device) >= data.counts[classes, None]
+    return classes, keys.masked_fill(empty, -1.0).topk(per_class).indices
 
 
 def _device(data: ImageSet, generator: torch.Generator | None) -> torch.device:

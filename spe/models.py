@@ -165,11 +165,11 @@ class HedgedInstanceEmbedding(StochasticEmbedding):
 
     def loss(self, batch: Pairs, generator: torch.Generator | None = None) -> Tensor:
         """Cross-entropy of match over all K x K sample pairs, plus beta times both KLs."""
-        left, right = _halves(self.embed(batch.images))
-        a = left.sample(self.n_samples, generator)  # (K, pairs, d)
-        b = right.sample(self.n_samples, generator)
-        logits = self.head(a[:, None] - b)  # (K, K, pairs)
-        bottleneck = kl_to_standard(left) + kl_to_standard(right)
+        embedded = self.embed(batch.images)
+        z = embedded.sample(self.n_samples, generator)  # (K, images, d)
+        logits = self.head(z[:, None, batch.left] - z[:, batch.right])  # (K, K, pairs)
+        divergence = kl_to_standard(embedded)
+        bottleneck = divergence[batch.left] + divergence[batch.right]
         return (self.beta * bottleneck - log_match(logits, batch.match)).mean()
 
 
@@ -198,18 +198,13 @@ class ContrastiveEmbedding(PointEmbedding):
 
     def loss(self, batch: Pairs, generator: torch.Generator | None = None) -> Tensor:
         """Mean loss over the pairs."""
-        left, right = _halves(self.embed(batch.images))
-        difference = left.mean - right.mean
+        z = self.embed(batch.images).mean
+        difference = z[batch.left] - z[batch.right]
         if self.form == "soft":
             return -log_match(self.head(difference)[None], batch.match).mean()
         distance = torch.linalg.vector_norm(difference, dim=-1)
         shortfall = F.relu(self.margin - distance)
         return torch.where(batch.match, distance.square(), shortfall.square()).mean()
-
-
-def _halves(embedded: Gaussian) -> tuple[Gaussian, Gaussian]:
-    half = len(embedded) // 2
-    return embedded[:half], embedded[half:]
 
 
 def _check_encoder(encoder: Encoder, stochastic: bool) -> None:

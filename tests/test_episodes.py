@@ -68,32 +68,36 @@ def test_every_class_and_every_image_is_equally_likely(data):
 def test_a_seed_gives_the_same_episode_and_the_same_pairs_again(data):
     episodes = [sample_episode(data, 3, 1, 2, generator(5), occlude=0.5) for _ in range(2)]
     assert torch.equal(episodes[0].images, episodes[1].images)
-    pairs = [sample_pairs(data, 10, generator(5), occlude=0.5) for _ in range(2)]
+    pairs = [sample_pairs(data, 3, 2, 10, generator(5), occlude=0.5) for _ in range(2)]
     assert torch.equal(pairs[0].images, pairs[1].images)
 
 
 def test_half_of_the_pairs_match_and_no_image_meets_itself(data):
-    pairs = sample_pairs(data, 5000, generator())
-    left, left_item = read(pairs.images[:5000])
-    right, right_item = read(pairs.images[5000:])
+    pairs = sample_pairs(data, 4, 5, 5001, generator())
+    assert pairs.images.shape == (20, 1, 8, 8)
+    classes, items = read(pairs.images)
+    assert len(set(zip(classes.tolist(), items.tolist(), strict=True))) == 20
     assert pairs.match.sum() == 2500
-    assert torch.equal(pairs.match, left == right)
-    assert not ((left == right) & (left_item == right_item)).any()
-    assert (pairs.images != 255).all()
-    assert set(zip(left.tolist(), right.tolist(), strict=True)) == {
-        (a, b) for a in range(6) for b in range(6)
-    }
-    for c, count in enumerate(data.counts.tolist()):
-        matched = pairs.match & (left == c)
-        for item in (left_item, right_item):
-            assert set(item[matched].tolist()) == set(range(count))
+    assert torch.equal(pairs.match, classes[pairs.left] == classes[pairs.right])
+    assert not (pairs.left == pairs.right).any()
+    # Every image meets every other one.
+    met = set(zip(pairs.left.tolist(), pairs.right.tolist(), strict=True))
+    assert met == {(a, b) for a in range(20) for b in range(20) if a != b}
+
+
+def test_pairs_draw_every_class_and_image_and_no_padding(data):
+    seen, draw = set(), generator()
+    for _ in range(200):
+        classes, items = read(sample_pairs(data, 3, 2, 2, draw).images)
+        seen |= set(zip(classes.tolist(), items.tolist(), strict=True))
+    assert seen == {(c, i) for c, n in enumerate(data.counts.tolist()) for i in range(n)}
 
 
 def test_occlusion_reaches_episodes_and_pairs(data):
     assert (sample_episode(data, 6, 2, 3, generator(), occlude=1.0).images == 0).any(-1).any()
     bright = data.subset([1, 2, 3])
-    assert not (sample_pairs(bright, 50, generator()).images == 0).any()
-    assert (sample_pairs(bright, 50, generator(), occlude=1.0).images == 0).any()
+    assert not (sample_pairs(bright, 3, 5, 50, generator()).images == 0).any()
+    assert (sample_pairs(bright, 3, 5, 50, generator(), occlude=1.0).images == 0).any()
 
 
 def test_sampling_never_looks_at_a_value(data):
@@ -102,7 +106,7 @@ def test_sampling_never_looks_at_a_value(data):
     episode = sample_episode(shadow, 6, 2, 3, None, occlude=0.2)
     assert episode.images.device.type == "meta"
     assert episode.images.shape == (30, 1, 8, 8)
-    assert sample_pairs(shadow, 16, None, occlude=0.2).images.shape == (32, 1, 8, 8)
+    assert sample_pairs(shadow, 4, 3, 16, None, occlude=0.2).images.shape == (12, 1, 8, 8)
 
 
 def test_the_whole_of_the_smallest_class_can_be_used(data):
@@ -118,8 +122,12 @@ def test_what_cannot_be_drawn_is_refused_by_name(data):
     with pytest.raises(ValueError, match="n_shot=0"):
         sample_episode(data, 2, 0, 3)
     with pytest.raises(ValueError, match="n_pairs"):
-        sample_pairs(data, 1)
-    with pytest.raises(ValueError, match="two classes"):
-        sample_pairs(data.subset([0]), 4)
+        sample_pairs(data, 2, 2, 1)
+    with pytest.raises(ValueError, match="n_way: expected at least 2"):
+        sample_pairs(data, 1, 2, 4)
+    with pytest.raises(ValueError, match="n_way: expected 1 to 6"):
+        sample_pairs(data, 7, 2, 4)
+    with pytest.raises(ValueError, match="n_each: expected 2 to 5"):
+        sample_pairs(data, 2, 6, 4)
     with pytest.raises(ValueError, match="generator: expected one on meta"):
         sample_episode(data.to("meta"), 2, 1, 1, generator())

@@ -52,7 +52,7 @@ def train_step(model: nn.Module, images: ImageSet, occlude: float = 0.0) -> None
     if model.kind == "episodes":
         batch = sample_episode(images, 6, 2, 3, occlude=occlude)
     else:
-        batch = sample_pairs(images, 6, occlude=occlude)
+        batch = sample_pairs(images, 6, 2, 8, occlude=occlude)
     loss = model.loss(batch)
     optimizer.zero_grad()
     loss.backward()

@@ -68,7 +68,9 @@ def pairs(n: int = 6, d: int = 2, stochastic: bool = True) -> tuple[Pairs, Gauss
     var = 0.1 + torch.rand(2 * n, d, generator=seeded(3), dtype=torch.float64)
     match = torch.arange(n) < n // 2
     g = Gaussian(mean, var)
-    return Pairs(as_images(mean, var if stochastic else None), match), g[:n], g[n:]
+    left = torch.arange(n)
+    images = as_images(mean, var if stochastic else None)
+    return Pairs(images, left, left + n, match), g[:n], g[n:]
 
 
 # Stochastic prototypes
@@ -349,8 +351,26 @@ def test_the_hib_loss_of_points_is_binary_cross_entropy() -> None:
     model = HedgedInstanceEmbedding(Table(2, True), beta=0.0).double()
     logits = 1 - (left.mean - right.mean).norm(dim=-1)
     expected = F.binary_cross_entropy_with_logits(logits, batch.match.double())
-    ours = model.loss(Pairs(images, batch.match), seeded())
+    ours = model.loss(batch._replace(images=images), seeded())
     torch.testing.assert_close(ours, expected, atol=3e-3, rtol=0)
+
+
+@pytest.mark.parametrize("stochastic", [True, False])
+def test_an_image_may_take_part_in_many_pairs(stochastic: bool) -> None:
+    """All pairs of a few images cost as much as if each pair brought its own copies."""
+    batch, _, _ = pairs(n=3, stochastic=stochastic)
+    left, right = torch.combinations(torch.arange(6)).T
+    shared = Pairs(batch.images, left, right, (left + right) % 2 == 0)
+    n = len(left)
+    copies = torch.cat([batch.images[left], batch.images[right]])
+    apart = Pairs(copies, torch.arange(n), torch.arange(n, 2 * n), shared.match)
+    model = (
+        HedgedInstanceEmbedding(Table(2, True), n_samples=200)
+        if stochastic
+        else ContrastiveEmbedding(Table(2, False), form="soft")
+    ).double()
+    one, other = model.loss(shared, seeded()), model.loss(apart, seeded())
+    torch.testing.assert_close(one, other, atol=0.02 if stochastic else 1e-12, rtol=0)
 
 
 def test_expected_match_probabilities_agree_with_a_grid() -> None:
@@ -373,7 +393,8 @@ def test_the_margin_form_pulls_matches_and_pushes_others_up_to_the_margin() -> N
     right = torch.tensor([[3.0, 4.0], [0.3, 0.4], [3.0, 4.0], [0.3, 0.4]])
     match = torch.tensor([True, True, False, False])
     model = ContrastiveEmbedding(Table(2, False))
-    loss = model.loss(Pairs(as_images(torch.cat([left, right])), match))
+    images = as_images(torch.cat([left, right]))
+    loss = model.loss(Pairs(images, torch.arange(4), torch.arange(4, 8), match))
     assert math.isclose(loss.item(), (25 + 0.25 + 0 + 0.25) / 4, rel_tol=1e-5)
 
 
@@ -382,7 +403,9 @@ def test_embeddings_are_not_squeezed_onto_a_circle() -> None:
     batch, _, _ = pairs(stochastic=False)
     match = torch.ones_like(batch.match)
     model = ContrastiveEmbedding(Table(2, False))
-    one, two = (model.loss(Pairs(scale * batch.images, match)) for scale in (1, 2))
+    one, two = (
+        model.loss(batch._replace(images=scale * batch.images, match=match)) for scale in (1, 2)
+    )
     torch.testing.assert_close(two, 4 * one)
 
 

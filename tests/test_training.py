@@ -29,7 +29,7 @@ TRAIN, HELD_OUT = blobs(60, 20, seed=0), blobs(20, 20, seed=1)
 def draw(net: nn.Module):
     """A function that draws what the model is trained on."""
     if net.kind == "pairs":
-        return lambda generator: spe.sample_pairs(TRAIN, 128, generator)
+        return lambda generator: spe.sample_pairs(TRAIN, 20, 5, 128, generator)
     return lambda generator: spe.sample_episode(TRAIN, 20, 5, 5, generator)
 
 
