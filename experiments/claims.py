@@ -20,7 +20,7 @@ from torch import Tensor
 from experiments.record import FILE_OF_PROBES, Record, is_done, load
 from experiments.runs import BETAS, SAMPLES
 from experiments.train import CONDITIONS, rule_of
-from experiments.verdicts import FAILS, HOLDS, UNDECIDED, Finding, Row, decide, summary
+from experiments.verdicts import FAILS, HOLDS, SO_FAR, UNDECIDED, Finding, Row, judge, summary
 from spe.data import lshapes
 from spe.evaluation import (
     Gaussian,
@@ -39,8 +39,7 @@ REPLICATIONS = range(5)
 
 
 def _row(where: str, what: str, rule: str, number: int | None, finding: Finding) -> Row:
-    verdict = UNDECIDED if finding.close else decide(finding.checks)
-    return Row(where, what, rule, "stated", summary(finding), verdict, finding.runs, number)
+    return Row(where, what, rule, "stated", summary(finding), judge(finding), finding.runs, number)
 
 
 def lshapes_measures(record: Record) -> dict[str, Any]:
@@ -341,7 +340,7 @@ def chapter_rows(number: int, where: str, claim: int | None = None) -> list[Row]
     For chapters that need pictures, or more than a record holds; nbval keeps the outputs true. A
     line reads "- claim: **holds**. *Rule:* rule"; the rule may stand in the chapter's text alone.
     """
-    answer = rf"\*\*({HOLDS}|{FAILS})\*\*\.?"
+    answer = rf"\*\*({HOLDS}|{SO_FAR}|{FAILS}|{UNDECIDED})\*\*\.?"
     line = re.compile(rf"^- (.+?): {answer}(?: \*Rule:\* (.+))?$", re.MULTILINE)
     rows = []
     for path in sorted((ROOT / "chapters").glob(f"ch{number:02}_*.ipynb")):

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from experiments.claims import figure_claim_rows, untested_rows
 from experiments.ledger import TARGETS, cells
 from experiments.train import CONDITIONS
-from experiments.verdicts import FAILS, MISSING, Finding, Row, compare, decide, summary
+from experiments.verdicts import FAILS, MISSING, Finding, Row, compare, decide, judge, summary
 
 ROOT = Path(__file__).resolve().parents[1]
 CLEAN, SUPPORT, QUERY = CONDITIONS
@@ -135,8 +135,9 @@ def better_on_occluded_queries(values: Values) -> Finding:
 
 
 def _best_with_occluded_support(values: Values, rival: str, parts: Sequence[str]) -> Finding:
+    """Of the leads in the three conditions the middle one is the largest, in each part."""
     checks: list[tuple[str, bool | None]] = []
-    texts = []
+    texts, against = [], False  # against: an incomplete part speaks against it
     for part in parts:
         found = [mean_so_far(values, "SPE", rival, part, condition) for condition in CONDITIONS]
         lead = [mean for mean, _ in found if mean is not None]
@@ -148,7 +149,9 @@ def _best_with_occluded_support(values: Values, rival: str, parts: Sequence[str]
         checks.append((part, largest if largest or complete else None))
         if not complete:
             checks.append((f"{part}, other tasks", None))
-    return Finding(checks, "; ".join(texts))
+            against |= not largest
+    failed = any(good is False for _, good in checks)
+    return Finding(checks, "; ".join(texts), close=against and not failed)
 
 
 def lead_over_pn(values: Values) -> Finding:
@@ -250,7 +253,7 @@ def table_claim_rows() -> list[Row]:
     for claim in TABLE_CLAIMS:
         own, found = claim.find(theirs), claim.find(ours)
         paper = f"{decide(own.checks, claim.allowed)}: {summary(own)}"
-        verdict = decide(found.checks, claim.allowed)
+        verdict = judge(found, claim.allowed)
         rows.append(
             Row(claim.where, claim.what, claim.rule, paper, summary(found), verdict,
                 claim=claim.number)

@@ -53,7 +53,7 @@ class Finding(NamedTuple):
     checks: list[tuple[str, bool | None]]
     text: str = ""
     runs: tuple[str, ...] = ()
-    close: bool = False  # too close to call
+    close: bool = False  # too close, or too early, to call
 
 
 def decide(checks: Sequence[tuple[str, bool | None]], allowed: int = 0) -> str:
@@ -64,6 +64,11 @@ def decide(checks: Sequence[tuple[str, bool | None]], allowed: int = 0) -> str:
     if not known:
         return MISSING
     return HOLDS if len(known) == len(checks) else SO_FAR
+
+
+def judge(finding: Finding, allowed: int = 0) -> str:
+    """The verdict on a finding."""
+    return UNDECIDED if finding.close else decide(finding.checks, allowed)
 
 
 def summary(finding: Finding) -> str:

@@ -296,6 +296,13 @@ def test_a_cell_averages_seeds_and_states_their_spread(elsewhere):
     assert len(cell["runs"]) == 3
 
 
+def test_seeds_that_agree_by_chance_state_the_error_over_episodes(elsewhere):
+    for seed in range(2):
+        write_metrics(f"ndigit2-d2-spe-seed{seed}", 0.9, elsewhere)
+    cell = ledger._cell("ndigit_mnist", "SPE", "clean_support_clean_query", "seen N=2 D=2")
+    assert cell["sem"] == pytest.approx(0.1 / 2**0.5, abs=0.005)
+
+
 def test_one_seed_states_the_error_over_episodes(elsewhere):
     write_metrics("ndigit2-d2-spe-seed0", 0.9, elsewhere)
     cell = ledger._cell("ndigit_mnist", "SPE", "clean_support_clean_query", "seen N=2 D=2")

@@ -18,10 +18,12 @@ from experiments.verdicts import (
     HOLDS,
     MISSING,
     SO_FAR,
+    UNDECIDED,
     VERDICTS,
     Finding,
     compare,
     decide,
+    judge,
     summary,
     tally,
 )
@@ -148,6 +150,26 @@ def test_every_claim_about_tables_can_hold_and_fail():
         assert decide(claim.find(better).checks, claim.allowed) == HOLDS, claim.what
         assert decide(claim.find(worse).checks, claim.allowed) == FAILS, claim.what
         assert decide(claim.find(nothing).checks, claim.allowed) == MISSING, claim.what
+
+
+def test_an_incomplete_part_that_speaks_against_a_claim_leaves_it_undecided():
+    values: dict = dict.fromkeys(table_values("paper"), 50.0)
+    for key in values:
+        if key[1] == "SPE":
+            values[key] = 60.0 if key[2] == "corrupt_support_clean_query" else 55.0
+    claim = next(
+        claim for claim in TABLE_CLAIMS if claim.what.startswith("SPE's lead over PN is l")
+    )
+    assert judge(claim.find(values)) == HOLDS
+    for key in values:  # of seen classes two columns are left, and they lead most when clean
+        if key[0] == "ndigit_mnist" and key[3].startswith("seen"):
+            clean = key[1:3] == ("SPE", "clean_support_clean_query")
+            values[key] = None if "N=3" in key[3] else 70.0 if clean else values[key]
+    assert judge(claim.find(values)) == UNDECIDED
+    for key in values:  # and once they are complete, it fails
+        if values[key] is None:
+            values[key] = values[(*key[:3], key[3].replace("N=3", "N=2"))]
+    assert judge(claim.find(values)) == FAILS
 
 
 def test_the_papers_tables_contradict_its_text_where_we_say():
@@ -308,6 +330,8 @@ def test_a_chapter_s_verdicts_are_read_from_what_it_has_stored(tmp_path, monkeyp
         "- One is more than none: **holds**. *Rule:* counted.\n",
         "- Two is less: **does not hold**.\n",
         "- Three is yet to come: **not yet recorded**.\n",
+        "- Four is near: **undecided**. *Rule:* guessed.\n",
+        "- Five is good: **holds so far**.\n",
         "Prose that says **holds** is no verdict.",
     ]
     shown = {"outputs": [{"data": {"text/markdown": said}}]}
@@ -319,6 +343,8 @@ def test_a_chapter_s_verdicts_are_read_from_what_it_has_stored(tmp_path, monkeyp
     assert [(row.what, row.verdict, row.rule) for row in rows] == [
         ("One is more than none", HOLDS, "counted"),
         ("Two is less", FAILS, "as measured there"),
+        ("Four is near", UNDECIDED, "guessed"),
+        ("Five is good", SO_FAR, "as measured there"),
     ]
     assert {(row.where, row.ours, row.claim) for row in rows} == {("Fig. 9", "chapter 42", 3)}
     assert claims.chapter_rows(41, "") == []
