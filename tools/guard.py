@@ -97,9 +97,7 @@ def _output_complaints(notebook: NotebookNode) -> list[str]:
                 elif kind in _TEXTS:
                     texts.append(value)
                 if kind == "text/markdown" and _TABLE.search(value):
-                    found.append(
-                        f"cell {cell.id} writes a Markdown table, shown raw on the page"
-                    )
+                    found.append(f"cell {cell.id} writes a Markdown table, shown raw on the page")
         for text in texts:
             if match := _MACHINE_PATH.search(text):
                 found.append(f"cell {cell.id} holds a path of a machine: {match.group()}")
