@@ -12,7 +12,7 @@ import pytest
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from tools import guard
+from tools import guard, mutants
 from tools.execute import execute
 from tools.notebooks import KERNELSPEC, ROOT, chapters, needs, read, write
 
@@ -185,3 +185,9 @@ def test_pytest_collects_neither_the_build_nor_the_environment(pytester: pytest.
         result = pytester.runpytest_subprocess("--collect-only", "-q", *arguments)
         listed = [line for line in result.outlines if "::" in line]
         assert [line.split("/")[0] for line in listed] == ["chapters"]
+
+
+@pytest.mark.parametrize("fault", mutants.FAULTS, ids=lambda fault: f"{fault.file} {fault.name}")
+def test_every_fault_of_make_mutants_still_has_its_place(fault: mutants.Fault) -> None:
+    text = (ROOT / "spe" / fault.file).read_text(encoding="utf-8")
+    assert mutants.apply(fault, text) != text

@@ -252,14 +252,17 @@ FAULTS = [
         "F.logsigmoid(samples).mean(0)",
     ),
     Fault(
-        "K pairs, not K x K", "models.py", "self.head(a[:, None] - b)", "self.head((a - b)[None])"
+        "K pairs, not K x K",
+        "models.py",
+        "self.head(z[:, None, batch.left] - z[:, batch.right])",
+        "self.head((z[:, batch.left] - z[:, batch.right])[None])",
     ),
     Fault("divergence's sign", "models.py", "- 1 - g.var.log()", "- 1 + g.var.log()"),
     Fault(
         "bottleneck of one side",
         "models.py",
-        "kl_to_standard(left) + kl_to_standard(right)",
-        "kl_to_standard(left)",
+        "divergence[batch.left] + divergence[batch.right]",
+        "divergence[batch.left]",
     ),
     Fault("HIB upside down", "models.py", "bottleneck - log_match(", "bottleneck + log_match("),
     Fault(
