@@ -29,7 +29,7 @@ class Episode(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """Pairs of images, numbers `left` and `right` of the batch; `match`: are they of one class?
+    """Pairs of images: number left[k] with number right[k]; match[k] if they are of one class.
 
     An image may take part in many pairs; it is embedded once.
     """
