@@ -34,7 +34,7 @@ class Run:
     pairs: int = 0
     occlude: float = 0.0  # probability that a tile of a training image is occluded
     mislabel: float = 0.0  # share of training images that carry the label of another image
-    split: int = 0  # which seeded Omniglot split
+    split: int = 0  # of Omniglot: 0 by character, 1 by whole alphabets
     corruption: str = "joint"  # L shapes: hue noise and short legs together, or "independent"
     # SPE
     estimator: str = "intersection"
@@ -57,11 +57,11 @@ class Run:
 
 NDIGIT: dict[int, dict[str, Any]] = {
     2: {"way": 70, "shot": 5, "query": 5, "updates": 10_000, "occlude": 0.2},
-    3: {"way": 100, "shot": 5, "query": 4, "updates": 8000, "occlude": 0.2},
+    3: {"way": 100, "shot": 5, "query": 4, "updates": 8000, "occlude": 0.2, "peak_lr": 1e-2},
 }
 OMNIGLOT: dict[str, Any] = {"way": 60, "query": 5, "updates": 1000}
 SAMPLER: dict[str, Any] = {"updates": 400}
-VARIANT: dict[str, Any] = {"updates": 2000, "keep": False}
+VARIANT: dict[str, Any] = {"updates": 2000, "peak_lr": 1e-2, "keep": False}
 PAIRS: dict[int, dict[str, Any]] = {  # as many classes and updates as an episode's
     n: NDIGIT[n] | {"shot": 5, "query": 0, "pairs": 4096, "peak_lr": 1e-2} for n in NDIGIT
 }

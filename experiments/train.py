@@ -59,7 +59,7 @@ def load_data(data: str, split: int, device: str) -> dict[str, ImageSet]:
             for name, (n, seed, corrupted) in LSHAPES.items()
         }
     elif data == "omniglot":
-        sets = omniglot(split_seed=split)
+        sets = omniglot(whole_alphabets=split == 1)
     else:
         sets = ndigit(int(data[-1]))
     return {name: images.to(device) for name, images in sets.items()}

@@ -1,4 +1,4 @@
-"""Omniglot: white ink on black, four rotations as classes, splits by character."""
+"""Omniglot: white ink on black, four rotations as classes, splits by character or alphabet."""
 
 import zipfile
 
@@ -41,6 +41,23 @@ def test_real_omniglot_has_1623_characters_in_the_paper_s_split_sizes():
     sets = real(omniglot)
     check_splits(sets, {"train": 4112, "validation": 688, "test": 1692})
     assert "Greek/character05/rot090" in {name for data in sets.values() for name in data.names}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whole_alphabets_stay_in_one_split_but_for_two(seed):
+    sets = real(lambda: omniglot(split_seed=seed, whole_alphabets=True))
+    check_splits(sets, {"train": 4112, "validation": 688, "test": 1692})
+    alphabets = [{name.split("/")[0] for name in data.names} for data in sets.values()]
+    assert len(set.union(*alphabets)) == 50
+    assert sum(map(len, alphabets)) <= 52
+
+
+def test_a_divided_alphabet_is_no_more_divided_than_it_must_be(mirror, tmp_path):
+    """Of four Greek and two other characters, for splits of 3, 1 and 2."""
+    for seed in range(4):
+        sets = omniglot(tmp_path / "cache", seed, whole_alphabets=True)
+        greek = [sum("Greek" in name for name in characters_of(data)) for data in sets.values()]
+        assert greek in ([3, 1, 0], [1, 1, 2])
 
 
 def test_real_ink_is_white_on_black_and_anti_aliased():

@@ -98,6 +98,22 @@ def test_spe_and_its_sibling_train_under_the_same_settings():
             assert replace(sibling, name=name, method="SPE") == run
 
 
+def test_the_rivals_train_on_the_same_classes_for_as_many_updates():
+    pairs = [
+        (run, RUNS[name])
+        for run in RUNS.values()
+        if run.pairs and (name := run.name.replace(run.method.lower(), "pn")) in RUNS
+    ]
+    assert len(pairs) == 2 * 4 + 3
+    for run, sibling in pairs:
+        assert (run.way, run.shot, run.updates) == (sibling.way, sibling.shot, sibling.updates)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_record_was_made_with_the_settings_that_its_name_stands_for(name):
+    assert load(name).run == RUNS[name]
+
+
 def test_runs_come_in_the_order_of_their_importance():
     groups = [run.group for run in RUNS.values()]
     assert groups == sorted(groups)
