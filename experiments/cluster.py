@@ -15,7 +15,6 @@ from experiments import record
 from experiments.queue import do_run, say
 from experiments.runs import Run
 from experiments.train import Busy, folder_of
-from spe.training import write_atomically
 
 
 def run_on_cluster(address: str, runs: list[Run], budget: str) -> int:
@@ -70,7 +69,6 @@ def _do_on_worker(run: Run, budget: str, device: str) -> dict[str, bytes]:
 
 
 def _keep(run: Run, budget: str, files: dict[str, bytes]) -> None:
-    """Write a record that was made on another disk; run.json, which makes it whole, last."""
+    """Write a record that was made on another disk."""
     if not record.is_done(run.name, budget):
-        for name in sorted(files, key=lambda name: name == "run.json"):
-            write_atomically(folder_of("runs", budget) / run.name / name, files[name])
+        record.put(folder_of("runs", budget) / run.name, files)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from experiments.record import is_done, load
-from experiments.runs import RUNS, Run, at_budget
+from experiments.runs import RUNS, Run
 from experiments.train import checkpoint_of
 from spe.evaluation import mean_and_sem
 
@@ -88,22 +88,22 @@ def _runs_of(
     return [RUNS[name] for name in names if name in RUNS], wanted
 
 
-def status(budget: str = "cpu") -> list[dict[str, Any]]:
+def status() -> list[dict[str, Any]]:
     """All runs in order of importance: done, started or missing."""
     rows = []
     for run in RUNS.values():
         row = {"name": run.name, "group": run.group, "status": "missing", "seconds": None}
-        if is_done(run.name, budget):
-            info = load(run.name, budget).info
+        if is_done(run.name):
+            info = load(run.name).info
             row |= {"status": "done", "seconds": info["training_seconds"]}
             row |= {"updates": info["updates"]}
-        elif checkpoint_of(at_budget(run, budget), budget).exists():
+        elif checkpoint_of(run, "cpu").exists():
             row["status"] = "started"
         rows.append(row)
     return rows
 
 
-def as_text(budget: str = "cpu") -> str:
+def as_text() -> str:
     """The ledger for a terminal."""
     lines = []
     table = None
@@ -117,7 +117,7 @@ def as_text(budget: str = "cpu") -> str:
             gap = cell["ours"] - cell["paper"]
             ours = f"{cell['ours']:6.1f} ± {cell['sem']:.1f}  {gap:+5.1f}  ({len(cell['runs'])})"
         lines.append(f"  {name}{cell['paper']:6.1f}  {ours}")
-    rows = status(budget)
+    rows = status()
     lines += ["", "runs"]
     for row in rows:
         time = "" if row["seconds"] is None else f"{row['seconds'] / 60:6.1f} min"

@@ -14,6 +14,8 @@ import torch
 from experiments import record
 from experiments.runs import Run
 from experiments.train import Busy, checkpoint_of, claim, train
+from spe.checks import check_count
+from spe.data import DataNotFoundError
 
 
 def say(line: str) -> None:
@@ -90,7 +92,7 @@ def work_through(runs: list[Run], budget: str, device: str) -> list[str]:
                 progress |= do_run(run, budget, device)
             except Busy:
                 continue
-            except (FloatingPointError, ValueError, RuntimeError) as error:
+            except (FloatingPointError, ValueError, RuntimeError, DataNotFoundError) as error:
                 failed[run.name] = str(error)
                 say(f"{run.name}  failed: {error}")
     return list(failed)
@@ -98,6 +100,7 @@ def work_through(runs: list[Run], budget: str, device: str) -> list[str]:
 
 def work_in_parallel(names: list[str], budget: str, device: str, jobs: int) -> int:
     """Start `jobs` processes that work through the same list, and wait for them."""
+    check_count("jobs", jobs)
     command = [sys.executable, "-m", "experiments", "work", "--budget", budget]
     command += ["--device", device, *names]
     workers = [subprocess.Popen(command) for _ in range(jobs)]
@@ -108,7 +111,8 @@ def work_in_parallel(names: list[str], budget: str, device: str, jobs: int) -> i
 
     signal.signal(signal.SIGTERM, stop)
     try:
-        return max(worker.wait() for worker in workers)
+        codes = [worker.wait() for worker in workers]
+        return 1 if any(codes) else 0
     except KeyboardInterrupt:
         stop()
         return 130

@@ -109,6 +109,8 @@ def _images(run: Run) -> tuple[str, ...]:
 
 def in_half(name: str, embedded: Gaussian) -> Embeddings:
     """The stored form of an embedding: half precision, variances as logarithms if there are any."""
+    if not (embedded.mean.abs() <= torch.finfo(torch.half).max).all():
+        raise ValueError(f"half precision cannot hold the means of {name!r}")
     stored = {f"{name}.mean": embedded.mean.half().cpu()}
     if embedded.var.any():
         stored[f"{name}.log_var"] = embedded.var.log().half().cpu()
@@ -256,21 +258,30 @@ def write(run: Run, model: Model, history: History, device: str, budget: str = "
         "metrics": metrics,
         "curve": thin(history.rows),
     }
+    files = {"run.json": _json(info).encode()}
+    if run.keep:
+        weights = {k: v.cpu().contiguous() for k, v in model.state_dict().items()}
+        names = {k: json.dumps(v.names) for k, v in sets.items()}
+        files["model.safetensors"] = save(weights)
+        files["embeddings.safetensors"] = save(stored, metadata=names)
+    put(folder, files)
+    return folder
+
+
+def put(folder: Path, files: dict[str, bytes]) -> None:
+    """Write the files of a record, all at once or not at all."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{run.name}-"))
+    draft = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
     try:
         draft.chmod(0o755)
-        if run.keep:
-            weights = {k: v.cpu().contiguous() for k, v in model.state_dict().items()}
-            names = {k: json.dumps(v.names) for k, v in sets.items()}
-            write_atomically(draft / "model.safetensors", save(weights))
-            write_atomically(draft / "embeddings.safetensors", save(stored, metadata=names))
-        write_atomically(draft / "run.json", _json(info).encode())
+        for name, content in files.items():
+            write_atomically(draft / name, content)
+        if not (folder / "run.json").exists():
+            shutil.rmtree(folder, ignore_errors=True)  # what is there is no record
         os.rename(draft, folder)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
-    return folder
 
 
 def versions() -> dict[str, str]:

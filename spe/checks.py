@@ -1,7 +1,7 @@
 """Checks of shape, dtype, device and option names.
 
-They read metadata only: looking at a value would make a GPU wait for the host in
-every training step. Values are checked where data enters (classifier, data sets).
+They read no tensor's value: looking at one would make a GPU wait for the host in every
+training step. Values are checked where data enters (classifier, data sets).
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ def check_noise(noise: Tensor | float, like: Tensor) -> None:
             raise ValueError(f"noise is on {noise.device}; expected {like.device}")
     elif not isinstance(noise, int | float):
         raise TypeError(f"noise has type {type(noise).__name__}; expected a number or a tensor")
+    elif not noise >= 0:
+        raise ValueError(f"noise={noise}; expected at least 0")
 
 
 def check_moments(mean: Tensor, var: Tensor) -> None:
@@ -77,6 +79,17 @@ def check_support(support: Gaussian, labels: Tensor, noise: Tensor | float) -> N
         raise ValueError(f"support has shape {tuple(support.shape)}; expected (n, d) with n > 0")
     check_labels("labels", labels, support.mean)
     check_noise(noise, support.mean)
+
+
+def check_points(z: Tensor, classes: Gaussian) -> None:
+    """Refuse points that are not of the dimension and dtype of the classes (n_class, d)."""
+    if classes.mean.dim() != 2:
+        raise ValueError(f"classes has shape {tuple(classes.shape)}; expected (n_class, d)")
+    if z.dim() == 0 or z.shape[-1] != classes.d or z.dtype != classes.dtype:
+        raise ValueError(
+            f"z is {z.dtype} of shape {tuple(z.shape)}; "
+            f"expected {classes.dtype} of shape (..., {classes.d}), as classes"
+        )
 
 
 def check_query(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import numbers
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -143,13 +144,15 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         answer = self.classes_[log_p.argmax(1).cpu().numpy()]
         if self.reject is None:
             return answer
-        if not isinstance(self.reject, int | float) or math.isnan(self.reject):
+        if not isinstance(self.reject, numbers.Real) or math.isnan(self.reject):
             raise ValueError(f"reject={self.reject!r}; expected a number or None")
         label = self.reject_label
         if label is None:
             label = NAMES.get(self.classes_.dtype.kind, -1)
         if label in self.classes_.tolist():
             raise ValueError(f"reject_label={label!r} is one of the classes; expected another")
+        if isinstance(label, str) != (self.classes_.dtype.kind == "U"):
+            raise TypeError(f"reject_label={label!r}; expected a label like {self.classes_[:3]}")
         return np.where((evidence >= self.reject).cpu().numpy(), answer, label)
 
     def process_support_set(self, images: Tensor, labels: Tensor) -> None:
@@ -173,6 +176,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         tensors = {k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}
         settings = self.get_params(deep=False)
         del settings["model"]
+        settings |= {k: v.item() for k, v in settings.items() if isinstance(v, np.generic)}
         about = {
             "format": FORMAT,
             "model": type(self.model).__name__,
@@ -200,7 +204,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(f"{path} has format {about.get('format')!r}; expected {FORMAT!r}")
         weights = {k[6:]: v for k, v in tensors.items() if k.startswith("model.")}
         if model is None:
-            model = _rebuild(about, weights)
+            model = _rebuild(about, weights).to(tensors["prototypes.mean"].dtype)
         model.load_state_dict(weights)
         self = cls(model, **about["settings"])
         self.noise_ = float(about["noise"])
@@ -241,7 +245,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         check_count("batch_size", self.batch_size)
         device = self._device()
         parts = [
-            embed_images(self.model, part.to(device)) for part in images.split(self.batch_size)
+            embed_images(self.model, part.to(device), self.batch_size)
+            for part in images.split(self.batch_size)
         ]
         g = Gaussian(torch.cat([p.mean for p in parts]), torch.cat([p.var for p in parts]))
         bad = ~(g.mean.isfinite() & g.var.isfinite() & (g.var >= 0)).all(1)

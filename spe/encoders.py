@@ -26,6 +26,8 @@ class Encoder(nn.Module):
             raise ValueError(
                 f"images has shape {tuple(images.shape)}; expected (n, {self.channels}, h, w)"
             )
+        if images.dtype != torch.uint8 and not images.is_floating_point():
+            raise TypeError(f"images has type {images.dtype}; expected uint8 or floating point")
         weight = next(self.parameters())
         x = images.to(weight.dtype, memory_format=torch.channels_last)
         out = self.net(x / 255 if images.dtype == torch.uint8 else x)

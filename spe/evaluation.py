@@ -34,8 +34,10 @@ def embed_images(model: Model, images: Tensor, batch: int = 256) -> Gaussian:
     """Embed images (n, C, H, W) in batches, with batch norm in evaluation mode: (n, d)."""
     training = model.training
     model.eval()
-    parts = [model.embed(part) for part in images.split(batch)]
-    model.train(training)
+    try:
+        parts = [model.embed(part) for part in images.split(batch)]
+    finally:
+        model.train(training)
     return Gaussian(torch.cat([p.mean for p in parts]), torch.cat([p.var for p in parts]))
 
 
@@ -215,8 +217,8 @@ def leave_one_out_neighbours(
     """Whether each image's k nearest neighbours among all others vote for its class: bool (n,).
 
     Image i, embedded as `query[i]`, is compared with `support[j]` for all j ≠ i: with an occluded
-    query and clean support, the image left out is occluded and the others are clean. The nearer
-    neighbour breaks a tie.
+    query and clean support, the image left out is occluded and the others are clean. A tie goes
+    to the class whose neighbours rank nearer in sum.
     """
     if not 1 <= k < len(labels):
         raise ValueError(f"k: got {k}, expected 1 to {len(labels) - 1}")

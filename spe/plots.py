@@ -118,7 +118,7 @@ def ellipses(
     return ovals
 
 
-def thumbnails(ax: Axes, images: Any, at: Any, *, zoom: float = 0.7, frame: Any = FAINT) -> None:
+def thumbnails(ax: Axes, images: Any, at: Any, *, zoom: float = 0.7) -> None:
     """Put small pictures, (n, H, W) or (n, H, W, 3), with their centres at the points (n, 2)."""
     pictures, points = np.asarray(images), np.asarray(at, dtype=float)
     if len(pictures) != len(points) or points.shape[1:] != (2,):
@@ -132,7 +132,7 @@ def thumbnails(ax: Axes, images: Any, at: Any, *, zoom: float = 0.7, frame: Any 
             image,
             (point[0], point[1]),
             pad=0.1,
-            bboxprops={"edgecolor": frame, "linewidth": 0.6},
+            bboxprops={"edgecolor": FAINT, "linewidth": 0.6},
         )
         ax.add_artist(box)
     ax.update_datalim(points)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spe.checks import check_labels, check_option, check_query
+from spe.checks import check_labels, check_option, check_points, check_query
 from spe.gaussian import LOG_2PI, Gaussian, log_normal, overlap
 
 ESTIMATORS = ("intersection", "naive", "bound")
@@ -56,6 +56,7 @@ def log_density(z: Tensor, classes: Gaussian, offset: Tensor | None = None) -> T
     With ``z`` (n, d) and ``offset`` (samples, n, d) the points are z + offset. The two meet
     only after the class means are subtracted, lest a mean of 1e6 swallow the offset.
     """
+    check_points(z, classes)
     if offset is None:
         flat = z.reshape(-1, z.shape[-1])
         density = log_density(flat, classes, torch.zeros_like(flat)[None])
@@ -64,13 +65,13 @@ def log_density(z: Tensor, classes: Gaussian, offset: Tensor | None = None) -> T
 
 
 @lru_cache(maxsize=64)
-def sobol_points(n: int, d: int) -> Tensor:
+def sobol_points(n: int, d: int, device: torch.device) -> Tensor:
     """One fixed scrambled Sobol set as integers (n, d) below 2^SOBOL_BITS.
 
     Of 120 scrambles this one had the smallest error at 64 points in 1, 2 and 3 dimensions.
     """
     engine = torch.quasirandom.SobolEngine(d, scramble=True, seed=118)
-    return (engine.draw(n, dtype=torch.float64) * 2**SOBOL_BITS).long()
+    return (engine.draw(n, dtype=torch.float64) * 2**SOBOL_BITS).long().to(device)
 
 
 def normal_points(
@@ -84,14 +85,15 @@ def normal_points(
     if points == "random":
         shape = (n, len(query), query.d)
         return torch.randn(shape, generator=generator, dtype=query.dtype, device=query.device)
-    whole = sobol_points(n, query.d).to(query.device)[:, None]  # (n, 1, d)
+    whole = sobol_points(n, query.d, query.device)[:, None]  # (n, 1, d)
     if fresh:
         shift = torch.randint(
             2**SOBOL_BITS, (len(query), query.d), generator=generator, device=query.device
         )
         whole = whole ^ shift
-    uniform = (whole.to(query.dtype) + 0.5) / 2**SOBOL_BITS
-    return math.sqrt(2) * torch.erfinv(2 * uniform - 1)
+    exact = torch.promote_types(query.dtype, torch.float32)  # half precision cannot hold them
+    uniform = (whole.to(exact) + 0.5) / 2**SOBOL_BITS
+    return (math.sqrt(2) * torch.erfinv(2 * uniform - 1)).to(query.dtype)
 
 
 def log_posterior(

@@ -22,6 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from spe.checks import check_count
+
 SCHEDULES = ("onecycle", "halving", "constant")
 Model = Any  # an nn.Module with loss(batch, generator), such as those of spe.models
 CHECK_EVERY = 32  # updates between two looks at the loss: each look waits for the device
@@ -92,8 +94,9 @@ def fit(
 
     if schedule not in SCHEDULES:
         raise ValueError(f"schedule: got {schedule!r}, expected one of {', '.join(SCHEDULES)}")
-    if updates < 1:
-        raise ValueError(f"updates: got {updates}, expected at least 1")
+    counts = {"updates": updates, "validate_every": validate_every, "halve_every": halve_every}
+    for name, value in counts.items():
+        check_count(name, value)
 
     model.to(memory_format=torch.channels_last)
     learned = [p for p in model.parameters() if p.requires_grad]
@@ -159,7 +162,12 @@ def fit(
                 history.rows.append(row)
                 first_since_row = update
                 running.zero_()
+                if validate is not None and select not in row:
+                    raise ValueError(f"select={select!r}; expected one of {', '.join(row)}")
                 score = row[select] if validate is not None else -row["loss"]
+                if not math.isfinite(score):
+                    model.load_state_dict(best)
+                    raise Diverged(_divergence(f"the score {select!r}", update, checkpoint))
                 if validate is None or score > history.best_score:
                     history.best_score, history.best_update = score, update
                     best = _copy(model)
@@ -192,6 +200,9 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        umask = os.umask(0)  # mkstemp's file is private; give it the mode of an ordinary one
+        os.umask(umask)
+        os.chmod(name, 0o666 & ~umask)
         os.replace(name, path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
@@ -259,8 +270,11 @@ def _load(
         model.load_state_dict({k: file.get_tensor(f"model.{k}") for k in model.state_dict()})
         for name, value in best.items():
             value.copy_(file.get_tensor(f"best.{name}"))
+        stored = set(file.keys())
         for i, parameter in enumerate(optimizer.param_groups[0]["params"]):
             prefix = f"adam.{i}."
+            if f"{prefix}step" not in stored:
+                continue  # it never had a gradient
             optimizer.state[parameter] = {"step": file.get_tensor(f"{prefix}step")} | {
                 moment: torch.empty_like(parameter).copy_(file.get_tensor(prefix + moment))
                 for moment in ("exp_avg", "exp_avg_sq")

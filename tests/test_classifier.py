@@ -369,3 +369,52 @@ def test_a_failed_call_changes_nothing() -> None:
     with pytest.raises(ValueError, match="negative variance"):
         classifier.partial_fit(with_value(-1.0, 3), GOOD_Y)
     np.testing.assert_array_equal(classifier.predict_proba(GOOD_X), before)
+
+
+def test_images_are_embedded_in_batches_of_the_size_asked_for():
+    sizes = []
+
+    class Counts(Pixels):
+        def embed(self, images: Tensor) -> Gaussian:
+            sizes.append(len(images))
+            return super().embed(images)
+
+    images, names = animals(200)
+    FewShotClassifier(Counts(), batch_size=500).fit(images, names)
+    assert sizes == [500, 100]
+
+
+def test_a_threshold_may_be_numpy_s_and_is_saved(tmp_path):
+    _, names = animals()
+    model = StochasticPrototypes(OmniglotEncoder(2), 5).eval()
+    pictures = np.random.default_rng(0).integers(0, 256, (18, 1, 28, 28), dtype=np.uint8)
+    classifier = FewShotClassifier(model).fit(pictures, names)
+    classifier.reject = np.median(classifier.describe(pictures).evidence)
+    assert (classifier.predict(pictures) == "none of these").sum() == 9
+    classifier.save(tmp_path / "c.safetensors")
+    again = FewShotClassifier.load(tmp_path / "c.safetensors")
+    assert (again.predict(pictures) == classifier.predict(pictures)).all()
+
+
+def test_a_reject_label_is_of_the_kind_of_the_classes():
+    images, _ = animals()
+    classifier = FewShotClassifier(Pixels(), reject=0.0, reject_label="?")
+    classifier.fit(images, np.tile(np.arange(3), 6))
+    with pytest.raises(TypeError, match=r"reject_label='\?'; expected a label like \[0 1 2\]"):
+        classifier.predict(images)
+
+
+def test_a_network_in_double_precision_comes_back_as_one(tmp_path):
+    model = StochasticPrototypes(OmniglotEncoder(2), 5).double().eval()
+    pictures = np.random.default_rng(0).integers(0, 256, (6, 1, 28, 28), dtype=np.uint8)
+    classifier = FewShotClassifier(model).fit(pictures, [0, 0, 0, 1, 1, 1])
+    classifier.save(tmp_path / "c.safetensors")
+    again = FewShotClassifier.load(tmp_path / "c.safetensors")
+    np.testing.assert_array_equal(again.predict_proba(pictures), classifier.predict_proba(pictures))
+
+
+def test_half_precision_gives_probabilities_too():
+    model = StochasticPrototypes(OmniglotEncoder(2), 5).eval().half()
+    pictures = np.random.default_rng(0).integers(0, 256, (6, 1, 28, 28), dtype=np.uint8)
+    found = FewShotClassifier(model).fit(pictures, [0, 0, 0, 1, 1, 1]).predict_proba(pictures)
+    np.testing.assert_allclose(found.sum(1), 1, atol=5e-3)

@@ -154,3 +154,16 @@ def test_without_dask_the_message_names_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(ValueError, match="pip install distributed"):
         run_on_cluster("local", small_runs(), "quick")
+
+
+def test_what_a_killed_copy_left_does_not_stand_in_the_way(tmp_path):
+    from experiments.record import put
+
+    folder = tmp_path / "small-0"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"half")
+    put(folder, {"run.json": b"{}"})
+    assert [path.name for path in folder.iterdir()] == ["run.json"]
+    with pytest.raises(OSError, match="not empty"):
+        put(folder, {"run.json": b"{}"})  # a record is never replaced
+    assert [path.name for path in tmp_path.iterdir()] == ["small-0"]

@@ -89,3 +89,9 @@ def test_a_set_moves_to_another_device_whole(data):
 def test_a_set_that_does_not_fit_together_is_refused(data, change, error, says):
     with pytest.raises(error, match=says):
         dataclasses.replace(data, **change)
+
+
+@pytest.mark.parametrize("chosen", [[True, False, True], [0.0, 2.0]])
+def test_a_subset_is_chosen_by_number(data, chosen):
+    with pytest.raises(TypeError, match=r"class_indices has type .*; expected whole numbers"):
+        data.subset(chosen)

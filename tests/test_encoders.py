@@ -149,3 +149,9 @@ def test_the_network_follows_its_dtype() -> None:
 def test_images_of_another_kind_are_refused(shape: tuple[int, ...], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         OmniglotEncoder(2)(images(shape))
+
+
+def test_whole_numbers_other_than_bytes_are_refused() -> None:
+    """They would not be scaled to [0, 1]."""
+    with pytest.raises(TypeError, match=r"images has type torch\.int64; expected uint8 or float"):
+        OmniglotEncoder(2)(images((1, 28, 28)).long())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -160,3 +161,14 @@ def test_a_real_clone_has_what_the_bootstrap_expects(tmp_path: Path) -> None:
     listed = ["git", "ls-files", "pyproject.toml", "spe/__init__.py", "experiments/__init__.py"]
     tracked = subprocess.run(listed, cwd=ROOT, text=True, capture_output=True, check=True).stdout
     assert len(tracked.split()) == 3
+
+
+def test_launch_mends_a_kernelspec_alone(fork: Path) -> None:
+    launch.main(fork)
+    path = fork / "chapters" / "ch01_one.ipynb"
+    right = path.read_text(encoding="utf-8")
+    notebook = json.loads(right)
+    notebook["metadata"]["kernelspec"]["name"] = "myenv"
+    path.write_text(json.dumps(notebook), encoding="utf-8")
+    launch.main(fork)
+    assert path.read_text(encoding="utf-8") == right

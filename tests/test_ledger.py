@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import spe
 from experiments import ledger, queue, record
 from experiments.__main__ import main
 from experiments.record import load, score
@@ -164,10 +165,10 @@ def test_every_run_can_be_built_at_every_budget(name):
     for budget in ("quick", "cpu", "paper"):
         run = at_budget(RUNS[name], budget)
         assert (run.pairs > 0) == (run.method in ("HIB", "Contrastive"))
+        model = build_model(run)
+        assert model.kind == ("pairs" if run.pairs else "episodes")
+        assert run.method != "SPE" or 0 < model.noise.item() < 200
     assert at_budget(run, "quick").updates <= 10
-    if run.method == "SPE":
-        noise = build_model(run).noise.item()
-        assert 0 < noise < 200
 
 
 def test_only_one_seed_of_a_table_row_keeps_weights_and_embeddings():
@@ -438,3 +439,43 @@ def test_a_recorded_model_embeds_as_it_did_when_it_was_recorded():
             if "clean" in key:
                 old = stored[key][: len(value), : value.shape[1]].float()
                 assert torch.allclose(old, value.float(), rtol=5e-3, atol=5e-3), (name, key)
+
+
+def test_missing_data_does_not_stop_the_queue(elsewhere, monkeypatch):
+    tried = []
+
+    def do_run(run, budget, device):
+        tried.append(run.name)
+        if run.name == "a":
+            raise DataNotFoundError("no MNIST here")
+        monkeypatch.setattr(record, "is_done", lambda name, _: name == "b")
+        return True
+
+    monkeypatch.setattr(queue, "do_run", do_run)
+    runs = [replace(RUNS["lshapes-spe-seed0"], name=name) for name in "ab"]
+    assert queue.work_through(runs, "quick", "cpu") == ["a"]
+    assert tried == ["a", "b"]
+
+
+@pytest.mark.parametrize(("codes", "result"), [((0, 0), 0), ((0, -9), 1), ((1, 0), 1)])
+def test_a_worker_that_was_killed_counts_as_a_failure(monkeypatch, codes, result):
+    left = list(codes)
+
+    class Worker:
+        def __init__(self, command):
+            self.code = left.pop(0)
+
+        def wait(self):
+            return self.code
+
+    monkeypatch.setattr(queue.subprocess, "Popen", Worker)
+    monkeypatch.setattr(queue.signal, "signal", lambda *_: None)
+    assert queue.work_in_parallel(["a"], "quick", "cpu", 2) == result
+    with pytest.raises(ValueError, match="jobs=0; expected"):
+        queue.work_in_parallel(["a"], "quick", "cpu", 0)
+
+
+def test_means_that_half_precision_cannot_hold_are_refused():
+    far = spe.Gaussian(torch.full((1, 1, 2), 1e5), torch.ones(1, 1, 2))
+    with pytest.raises(ValueError, match=r"cannot hold the means of 'seen\.clean'"):
+        record.in_half("seen.clean", far)

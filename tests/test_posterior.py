@@ -266,15 +266,16 @@ def test_the_fixed_set_works_for_training_after_it_was_used_for_prediction() -> 
     assert mean.grad is not None
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("d", [1, 2, 64])
 def test_the_fixed_set_is_standard_normal_and_finite(d: int, dtype: torch.dtype) -> None:
     g = Gaussian(torch.zeros(1, d, dtype=dtype), torch.ones(1, d, dtype=dtype))
     for n in (1, 64, 1024):
         assert normal_points(g, n, "sobol", None, fresh=False).isfinite().all()
     points = normal_points(g, 1024, "sobol", None, fresh=False)
-    assert points.mean((0, 1)).abs().max() < 0.02
-    assert (points.var((0, 1)) - 1).abs().max() < 0.06
+    assert points.dtype == dtype
+    assert points.double().mean((0, 1)).abs().max() < 0.02
+    assert (points.double().var((0, 1)) - 1).abs().max() < 0.06
 
 
 def test_64_fixed_points_err_less_than_half_as_much_as_200_random_ones() -> None:
@@ -477,7 +478,7 @@ def test_memory_does_not_grow_with_samples_queries_classes_and_dimensions(estima
     n_query, n_class, n_samples, d = 20, 30, 4, 50
     query = Gaussian(torch.randn(n_query, d).requires_grad_(), torch.ones(n_query, d))
     prototypes = Gaussian(torch.randn(n_class, d).requires_grad_(), torch.ones(n_class, d))
-    sobol_points(n_samples, d)  # made once, and kept
+    sobol_points(n_samples, d, query.device)  # made once, and kept
     saved = 0
 
     def save(tensor: Tensor) -> Tensor:
@@ -609,3 +610,25 @@ def test_bad_targets_are_named(
 ) -> None:
     with pytest.raises(error, match=says):
         target_log_posterior(QUERY, CLASSES, 0.1, targets, estimator)
+
+
+@pytest.mark.parametrize(
+    ("z", "says"),
+    [
+        (torch.zeros(2, 3), r"z is torch.float32 of shape \(2, 3\); expected .* \(..., 2\)"),
+        (torch.zeros(2, 2).double(), "z is torch.float64 .* expected torch.float32"),
+        (torch.tensor(0.0), "z is"),
+    ],
+)
+def test_points_of_another_space_have_no_density(z: Tensor, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        log_density(z, Gaussian(torch.zeros(4, 2), torch.ones(4, 2)))
+    with pytest.raises(ValueError, match="classes has shape"):
+        log_density(torch.zeros(2, 2), Gaussian(torch.zeros(3, 4, 2), torch.ones(3, 4, 2)))
+
+
+@pytest.mark.parametrize("noise", [-2.0, math.nan])
+def test_a_noise_that_is_no_variance_is_refused(noise: float) -> None:
+    query, prototypes = problem()
+    with pytest.raises(ValueError, match=f"noise={noise}; expected at least 0"):
+        log_posterior(query, prototypes, noise)

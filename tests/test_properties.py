@@ -69,6 +69,7 @@ def gradients_are_finite_where_they_fit(function, *inputs: Tensor) -> None:
     for mine, true in zip(ours, exact, strict=True):
         assert mine.grad is not None
         assert true.grad is not None
+        assert true.grad.isfinite().all()  # float64 has room for all that is drawn here
         if true.grad.abs().max() < limit:
             assert mine.grad.isfinite().all()
 

@@ -21,7 +21,7 @@ from spe.evaluation import (
     stochastic_rule,
 )
 from spe.gaussian import Gaussian
-from spe.training import Diverged, fit, learning_rate
+from spe.training import Diverged, fit, learning_rate, write_atomically
 
 TRAIN, HELD_OUT = blobs(60, 20, seed=0), blobs(20, 20, seed=1)
 
@@ -300,3 +300,62 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("score", [math.nan, -math.inf])
+def test_a_score_that_is_not_finite_stops_the_run(score):
+    net = Fragile(breaks_at=-1)
+    with pytest.raises(Diverged, match="the score 'accuracy' stopped being finite"):
+        fit(
+            net, lambda generator: None, updates=50, generator=torch.Generator(),
+            validate=lambda net: {"accuracy": score}, validate_every=20,
+        )  # fmt: skip
+
+
+def test_an_unknown_score_and_a_length_of_zero_are_named():
+    def attempt(**other):
+        fit(
+            Fragile(breaks_at=-1), lambda generator: None, updates=9, generator=torch.Generator(),
+            validate=lambda net: {"accuracy": 1.0}, **other,
+        )  # fmt: skip
+
+    with pytest.raises(ValueError, match=r"select='acuracy'; expected one of .*accuracy"):
+        attempt(select="acuracy")
+    for name in ("validate_every", "halve_every"):
+        with pytest.raises(ValueError, match=f"{name}=0; expected an integer of at least 1"):
+            attempt(**{name: 0})
+
+
+class Idle(Fragile):
+    """A model with a weight that never gets a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__(breaks_at=-1)
+        self.idle = nn.Parameter(torch.ones(2))
+
+
+def test_a_run_with_an_idle_weight_resumes_too(tmp_path):
+    def go(net, checkpoint, stop_at):
+        def draw(generator):
+            if net.count == stop_at:
+                raise KeyboardInterrupt
+            return torch.rand(1, generator=generator)
+
+        return fit(
+            net, draw, updates=20, generator=torch.Generator().manual_seed(0),
+            checkpoint=checkpoint, checkpoint_seconds=0.0,
+        )  # fmt: skip
+
+    whole, first, second = Idle(), Idle(), Idle()
+    go(whole, None, -1)
+    with pytest.raises(KeyboardInterrupt):
+        go(first, tmp_path / "c.safetensors", 7)
+    go(second, tmp_path / "c.safetensors", -1)
+    assert torch.equal(whole.weight, second.weight)
+    assert second.count == 20 - 7
+
+
+def test_a_file_written_atomically_can_be_read_by_all_who_may(tmp_path):
+    write_atomically(tmp_path / "a", b"x")
+    (tmp_path / "b").write_bytes(b"x")
+    assert (tmp_path / "a").stat().st_mode == (tmp_path / "b").stat().st_mode

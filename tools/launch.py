@@ -6,6 +6,7 @@ has a launch button of its own; they are for the reader who opens the notebook i
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 from nbformat import NotebookNode
@@ -61,7 +62,7 @@ def synchronise(notebook: NotebookNode, url: str, branch: str, chapter: str) -> 
     The badge comes first, the bootstrap right before the first other code cell. A bootstrap that is
     already right keeps its execution count.
     """
-    before = notebook.copy()
+    before = copy.deepcopy(notebook)
     own = {cell.id: cell for cell in notebook.cells if cell.get("id") in (BADGE, BOOTSTRAP)}
     rest = [cell for cell in notebook.cells if cell.get("id") not in (BADGE, BOOTSTRAP)]
     code = [i for i, cell in enumerate(rest) if cell.cell_type == "code"]

@@ -78,7 +78,9 @@ class ImageSet:
 
     def subset(self, class_indices: Sequence[int] | Tensor) -> ImageSet:
         """Some of the classes, in the order given; the tiles are shared."""
-        chosen = torch.as_tensor(class_indices, dtype=torch.long).cpu()
+        chosen = torch.as_tensor(class_indices).cpu()
+        if chosen.is_floating_point() or chosen.dtype == torch.bool:
+            raise TypeError(f"class_indices has type {chosen.dtype}; expected whole numbers")
         names = tuple(self.names[i] for i in chosen.tolist())
         index = chosen.to(self.device)
         return ImageSet(self.tiles, self.ids[index], self.counts[index], names)

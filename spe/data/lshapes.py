@@ -53,7 +53,6 @@ def sample_coordinates(
     generator: torch.Generator | None = None,
     corrupted: float = CORRUPTED,
     corruption: str = "joint",
-    device: torch.device | str | None = None,
 ) -> Coordinates:
     """Draw coordinates (4, n_per_class), one row a class, in the order of CLASSES.
 
@@ -65,8 +64,7 @@ def sample_coordinates(
     check_option("corruption", corruption, ("joint", "independent"))
     if not 0.0 <= corrupted <= 1.0:
         raise ValueError(f"corrupted: expected a part from 0 to 1, got {corrupted}")
-    if device is None:
-        device = generator.device if generator is not None else "cpu"
+    device = generator.device if generator is not None else "cpu"
     shape = (len(CLASSES), n_per_class)
     centres = torch.tensor(CLASSES, device=device)  # (4, 2)
     z = torch.randn(2, *shape, generator=generator, device=device)
@@ -174,14 +172,13 @@ def lshape_set(
     generator: torch.Generator | None = None,
     corrupted: float = CORRUPTED,
     corruption: str = "joint",
-    device: torch.device | str | None = None,
 ) -> tuple[ImageSet, Coordinates]:
     """A pool of L shapes to draw episodes from, and the coordinates (4, n_per_class) behind it.
 
     Item j of class i was made from `coordinates.orientation[i, j]` and so on. Test sets have
     `corrupted` 0; see `sample_coordinates` for `corruption`.
     """
-    coordinates = sample_coordinates(n_per_class, generator, corrupted, corruption, device)
+    coordinates = sample_coordinates(n_per_class, generator, corrupted, corruption)
     tiles = render(coordinates, generator).flatten(0, 1)
     ids = torch.arange(len(tiles), device=tiles.device).view(len(CLASSES), n_per_class, 1)
     counts = torch.full((len(CLASSES),), n_per_class, device=tiles.device)
