@@ -82,7 +82,7 @@ class ImageSet:
         if chosen.is_floating_point() or chosen.dtype == torch.bool:
             raise TypeError(f"class_indices has type {chosen.dtype}; expected whole numbers")
         names = tuple(self.names[i] for i in chosen.tolist())
-        index = chosen.to(self.device)
+        index = chosen.long().to(self.device)
         return ImageSet(self.tiles, self.ids[index], self.counts[index], names)
 
     def every_item(self) -> tuple[Tensor, Tensor]:
