@@ -56,6 +56,12 @@ TESTS: dict[str, dict[str, list[tuple[int | None, int]]]] = {
     "ndigit3": {"seen": [(None, 50)], "unseen": [(None, 50)]},
     "lshapes": {"test": [(None, 2), (None, 100)]},
 }
+TEST_IMAGES = {  # in each test set, however often episodes draw them
+    "omniglot": {"test": 1692 * 20},
+    "ndigit2": {"seen": 70 * 142, "unseen": 30 * 333},
+    "ndigit3": {"seen": 100 * 100, "unseen": 100 * 100},
+    "lshapes": {"test": 4 * 1000},
+}
 QUERIES = {"omniglot": 15, "ndigit2": 10, "ndigit3": 10, "lshapes": 20}
 EPISODES = {"quick": 3, "cpu": 1000, "paper": 1000}
 NAIVE_SAMPLES, NAIVE_EPISODES = 200, 100  # the paper's evaluation, on the first episodes

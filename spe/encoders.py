@@ -31,15 +31,15 @@ class Encoder(nn.Module):
         weight = next(self.parameters())
         x = images.to(weight.dtype, memory_format=torch.channels_last)
         out = self.net(x / 255 if images.dtype == torch.uint8 else x)
-        if out.shape[1] != _outputs(self.d, self.stochastic):
+        if out.shape[1] != n_outputs(self.d, self.stochastic):
             raise ValueError(
                 f"images of {images.shape[2]} x {images.shape[3]} give {out.shape[1]} numbers; "
-                f"expected a size that gives {_outputs(self.d, self.stochastic)}"
+                f"expected a size that gives {n_outputs(self.d, self.stochastic)}"
             )
         return out
 
 
-def _outputs(d: int, stochastic: bool) -> int:
+def n_outputs(d: int, stochastic: bool) -> int:
     return 2 * d if stochastic else d
 
 
@@ -66,14 +66,14 @@ class OmniglotEncoder(Encoder):
     """Four blocks for 28 x 28 characters (Appendix A.1)."""
 
     def __init__(self, d: int, stochastic: bool = True) -> None:
-        super().__init__(_conv_net(1, 3, _outputs(d, stochastic)), d, 1, stochastic)
+        super().__init__(_conv_net(1, 3, n_outputs(d, stochastic)), d, 1, stochastic)
 
 
 class LShapeEncoder(Encoder):
     """Six blocks for 64 x 64 colour images (Appendix A.2)."""
 
     def __init__(self, d: int, stochastic: bool = True) -> None:
-        super().__init__(_conv_net(3, 5, _outputs(d, stochastic)), d, 3, stochastic)
+        super().__init__(_conv_net(3, 5, n_outputs(d, stochastic)), d, 3, stochastic)
 
 
 class DigitEncoder(Encoder):
@@ -90,7 +90,7 @@ class DigitEncoder(Encoder):
             nn.Flatten(),
             nn.Linear(16 * 7 * 7 * n_digits, 120),
             nn.ReLU(),
-            nn.Linear(120, _outputs(d, stochastic)),
+            nn.Linear(120, n_outputs(d, stochastic)),
         )
         for layer in net:
             if isinstance(layer, nn.Conv2d | nn.Linear):
