@@ -57,11 +57,16 @@ def mean_rows() -> list[tuple[dict[str, Any], Row]]:
         bar["runs"] = sorted({run for c in members for run in c["runs"]})
         if all(c["runs"] for c in members):
             bar["ours"] = sum(c["ours"] for c in members) / len(members)
-            square = sum(c["sem"] ** 2 for c in members)
-            bar["sem"] = math.sqrt(square) / len(members)
-            # Cells with more seeds count for more, as in the error of a difference, sem √(1 + n).
-            weighted = sum(len(c["runs"]) * c["sem"] ** 2 for c in members)
-            bar["seeds"] = weighted / square if square else 1
+            # Cells of the same runs err together; those of others independently. In the error of
+            # a gap, sem √(1 + n), a part with more seeds counts for more.
+            parts: dict[tuple[str, ...], float] = {}
+            for c in members:
+                runs = tuple(c["runs"])
+                parts[runs] = parts.get(runs, 0.0) + c["sem"]
+            bar["sem"] = math.hypot(*parts.values()) / len(members)
+            weight = {runs: sem**2 for runs, sem in parts.items()}
+            total = sum(len(runs) * w for runs, w in weight.items())
+            bar["seeds"] = total / sum(weight.values()) if total else 1
         panel = {"omniglot_2d": "Fig. 6a", "seen": "Fig. 6b", "unseen": "Fig. 6c"}
         row = _number_row(panel[part or table], SHORT[condition], bar)
         found.append((bar, replace(row, paper=f"{bar['paper']:.2f}")))
@@ -299,7 +304,7 @@ def table_claim_rows() -> list[Row]:
         paper = f"{decide(own.checks, claim.allowed)}: {summary(own)}"
         verdict = judge(found, claim.allowed)
         if claim.in_chapter_9 and verdict != MISSING:
-            verdict = decided[claim.in_chapter_9]
+            verdict = decided.get(claim.in_chapter_9, verdict)
         rows.append(
             Row(claim.where, claim.what, claim.rule, paper, summary(found), verdict,
                 claim=claim.number)

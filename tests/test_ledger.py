@@ -317,7 +317,7 @@ def test_seeds_that_agree_by_chance_state_the_error_of_testing(elsewhere):
     for seed in range(2):
         write_metrics(f"ndigit2-d2-spe-seed{seed}", 0.9, elsewhere)
     cell = ledger._cell("ndigit_mnist", "SPE", "clean_support_clean_query", "seen N=2 D=2")
-    assert cell["sem"] == pytest.approx(0.3 / 2**0.5, abs=0.005)
+    assert cell["sem"] == 0.3  # both seeds meet the same images
 
 
 def test_one_seed_states_the_error_over_test_images_or_over_episodes(elsewhere):

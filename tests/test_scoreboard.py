@@ -148,6 +148,16 @@ def test_a_mean_of_cells_with_more_and_with_fewer_seeds_counts_each_by_its_own(e
         assert row.error == pytest.approx(sum(own) ** 0.5 / 4)
 
 
+def test_columns_of_the_same_runs_err_together(elsewhere):
+    """Two tasks of two runs each: errors add up within a run's tasks, squares between runs."""
+    row = {"test": "test", "condition": next(iter(CONDITIONS)), "classifier": "prototypes"}
+    for shot in (1, 5):
+        rows = [row | {"shot": shot, "way": w, "accuracy": 0.9, "sem": 0.01} for w in (5, 20)]
+        write_run(elsewhere, f"omniglot-2d-spe-{shot}shot-clean-seed0", rows)
+    (bar,) = [bar for bar, _ in scoreboard.mean_rows() if bar["ours"] is not None]
+    assert bar["sem"] == pytest.approx(2 * 2**0.5 / 4)
+
+
 def test_a_mean_waits_for_all_its_cells(elsewhere):
     write_digits(elsewhere, "SPE", 1.0)
     folder = elsewhere / "runs-cpu" / "ndigit3-d3-spe-seed0"
