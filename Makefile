@@ -90,7 +90,7 @@ mutants: $(VENV)/.stamp-install
 	$(PY) -m tools.mutants
 
 constraints: $(VENV)/.stamp-install
-	$(PY) tools/constraints.py
+	$(PY) -m tools.constraints
 
 clean:
 	rm -rf _build _mathjax .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info

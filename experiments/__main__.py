@@ -6,8 +6,11 @@ import argparse
 import errno
 import json
 import shutil
+import signal
 import sys
 from collections.abc import Callable
+
+import torch
 
 from experiments import ledger, queue, record
 from experiments.runs import BUDGETS, Run, at_budget, find, select
@@ -149,7 +152,17 @@ def _budget(parser: argparse.ArgumentParser) -> None:
 
 
 def _device(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--device", default=queue.default_device(), help="cpu, cuda, cuda:1, …")
+    default = queue.default_device()
+    parser.add_argument("--device", type=_usable, default=default, help="cpu, cuda, cuda:1, …")
+
+
+def _usable(device: str) -> str:
+    try:
+        torch.empty(0, device=device)
+    except (AssertionError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise argparse.ArgumentTypeError(f"{device!r} cannot be used here: {reason}") from error
+    return device
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -171,4 +184,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    # As an exception, a plain kill lets everything remove what it was writing.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sys.exit(main())

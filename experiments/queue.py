@@ -13,9 +13,10 @@ import torch
 
 from experiments import record
 from experiments.runs import Run
-from experiments.train import Busy, checkpoint_of, claim, train
+from experiments.train import Busy, checkpoint_of, claim, folder_of, train
 from spe.checks import check_count
 from spe.data import DataNotFoundError
+from spe.data.fetch import sweep
 
 
 def say(line: str) -> None:
@@ -55,7 +56,10 @@ def do_run(
     """
     checkpoint = checkpoint_of(run, budget)
     with claim(checkpoint.parent):
+        for kept in (folder_of("runs", budget) / run.name, checkpoint):
+            sweep(kept.parent, f".{kept.name}-*")
         if record.is_done(run.name, budget):
+            checkpoint.unlink(missing_ok=True)  # a kill may have come right after recording
             report(f"{run.name}  is recorded already")
             return False
         settle(device)
@@ -115,4 +119,6 @@ def work_in_parallel(names: list[str], budget: str, device: str, jobs: int) -> i
         return 1 if any(codes) else 0
     except KeyboardInterrupt:
         stop()
+        for worker in workers:  # each removes what it was writing
+            worker.wait()
         return 130

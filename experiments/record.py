@@ -256,7 +256,7 @@ def write(run: Run, model: Model, history: History, device: str, budget: str = "
         "stopped": history.stopped,
         "training_seconds": round(history.seconds, 1),
         "evaluation_seconds": round(time.monotonic() - started, 1),
-        "device": torch.cuda.get_device_name() if device.startswith("cuda") else device,
+        "device": _name_of(device),
         "threads": torch.get_num_threads(),
         "versions": versions(),
         "parameters": parameters,
@@ -290,6 +290,10 @@ def put(folder: Path, files: dict[str, bytes]) -> None:
         raise
 
 
+def _name_of(device: str) -> str:
+    return torch.cuda.get_device_name(device) if device.startswith("cuda") else device
+
+
 def versions() -> dict[str, str]:
     """What a record was made with."""
     return {
@@ -309,9 +313,9 @@ def _json(info: dict[str, Any]) -> str:
     return text + "\n"
 
 
-def thin(rows: list[dict[str, float]], limit: int = MAX_CURVE) -> list[dict[str, float]]:
-    """At most `limit` rows, evenly spread, the last one included, to five digits."""
-    step = -(-len(rows) // limit)
+def thin(rows: list[dict[str, float]]) -> list[dict[str, float]]:
+    """At most MAX_CURVE rows, evenly spread, the last one included, to five digits."""
+    step = -(-len(rows) // MAX_CURVE)
     kept = rows[::-1][:: max(step, 1)][::-1]
     return [{k: v if k == "update" else _digits(v) for k, v in row.items()} for row in kept]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -43,8 +44,10 @@ CONDITIONS = {  # of the tables: is the support occluded, is the query
     "clean_support_corrupt_query": ("clean", "occluded"),
 }
 VALIDATION_SEED = 1
+SMOKE_CLASSES, SMOKE_ITEMS = 10, 120  # of a held-out set, enough for a smoke test
 # Held-out L shapes: per class, seed, corrupted.
 LSHAPES = {"validation": (100, 1, CORRUPTED), "test": (1000, 2, 0.0)}
+_SEEDING = threading.Lock()  # weights are drawn from torch's one generator, which threads share
 
 
 @lru_cache(maxsize=3)
@@ -65,13 +68,13 @@ def load_data(data: str, split: int, device: str) -> dict[str, ImageSet]:
     return {name: images.to(device) for name, images in sets.items()}
 
 
-def some_of(data: ImageSet, n_classes: int = 10, n_items: int = 120) -> ImageSet:
+def some_of(data: ImageSet) -> ImageSet:
     """The first images of the first classes: enough for a smoke test."""
     return ImageSet(
         data.tiles,
-        data.ids[:n_classes, :n_items],
-        data.counts[:n_classes].clamp(max=n_items),
-        data.names[:n_classes],
+        data.ids[:SMOKE_CLASSES, :SMOKE_ITEMS],
+        data.counts[:SMOKE_CLASSES].clamp(max=SMOKE_ITEMS),
+        data.names[:SMOKE_CLASSES],
     )
 
 
@@ -88,7 +91,12 @@ def mislabelled(data: ImageSet, share: float, seed: int) -> ImageSet:
 
 def build_model(run: Run) -> Model:
     """The model of a run, with weights drawn from its seed."""
-    torch.manual_seed(run.seed)
+    with _SEEDING:
+        torch.manual_seed(run.seed)
+        return _draw_model(run)
+
+
+def _draw_model(run: Run) -> Model:
     stochastic = run.method in ("SPE", "HIB")
     encoder: Encoder
     if run.data == "omniglot":
@@ -280,6 +288,6 @@ def claim(folder: Path) -> Iterator[None]:
     with (folder / "lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             raise Busy(f"{folder.name} is being trained by another process") from error
         yield

@@ -7,7 +7,7 @@ needs scikit-learn, which is imported when ``spe.FewShotClassifier`` is first as
 
 from typing import Any
 
-from spe.encoders import DigitEncoder, LShapeEncoder, OmniglotEncoder
+from spe.encoders import DigitEncoder, Encoder, LShapeEncoder, OmniglotEncoder
 from spe.episodes import Episode, Pairs, sample_episode, sample_pairs
 from spe.gaussian import Gaussian, multiply, product
 from spe.models import (
@@ -24,6 +24,7 @@ __version__ = "1.0.0"
 __all__ = [
     "ContrastiveEmbedding",
     "DigitEncoder",
+    "Encoder",
     "Episode",
     "FewShotClassifier",
     "Gaussian",

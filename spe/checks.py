@@ -6,6 +6,8 @@ training step. Values are checked where data enters (classifier, data sets).
 
 from __future__ import annotations
 
+import math
+import numbers
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
@@ -26,7 +28,7 @@ def check_option(name: str, value: str, options: Collection[str]) -> None:
 
 def check_count(name: str, value: int) -> None:
     """Refuse a count below one."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{name}={value!r}; expected an integer of at least 1")
 
 
@@ -49,10 +51,10 @@ def check_noise(noise: Tensor | float, like: Tensor) -> None:
             raise ValueError(f"noise has shape {tuple(noise.shape)}; expected one number")
         if noise.dim() and noise.device != like.device:
             raise ValueError(f"noise is on {noise.device}; expected {like.device}")
-    elif not isinstance(noise, int | float):
+    elif not isinstance(noise, numbers.Real) or isinstance(noise, bool):
         raise TypeError(f"noise has type {type(noise).__name__}; expected a number or a tensor")
-    elif not noise >= 0:
-        raise ValueError(f"noise={noise}; expected at least 0")
+    elif not 0 <= noise < math.inf:
+        raise ValueError(f"noise={noise}; expected at least 0 and finite")
 
 
 def check_moments(mean: Tensor, var: Tensor) -> None:
@@ -108,4 +110,6 @@ def check_query(
         )
     check_noise(noise, query.mean)
     check_count("n_samples", n_samples)
+    if not isinstance(n_samples, int):  # it cuts tensors into parts: torch takes none of numpy's
+        raise TypeError(f"n_samples has type {type(n_samples).__name__}; expected int")
     check_option("points", points, POINTS)

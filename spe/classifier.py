@@ -87,8 +87,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: ArrayLike | Tensor, y: ArrayLike | Tensor) -> FewShotClassifier:
         """Form the prototypes of the classes in ``y`` from their images; forget all others."""
-        self._forget()
-        return self.partial_fit(X, y)
+        return self._learn(X, y, None, afresh=True)
 
     def partial_fit(
         self, X: ArrayLike | Tensor, y: ArrayLike | Tensor, classes: ArrayLike | None = None
@@ -97,18 +96,23 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
         ``classes`` may announce classes whose images come later, as elsewhere in scikit-learn.
         """
-        if not self.__sklearn_is_fitted__():
-            self._forget()
-            self.noise_ = self._noise()
+        return self._learn(X, y, classes, afresh=not self.__sklearn_is_fitted__())
+
+    def _learn(
+        self, X: ArrayLike | Tensor, y: ArrayLike | Tensor, classes: ArrayLike | None, afresh: bool
+    ) -> FewShotClassifier:
+        """Add images to what is known or, ``afresh``, to nothing; a call that fails adds none."""
+        noise = self._noise() if afresh else self.noise_
         images, labels = _images(X), _labels("y", y)
         if len(labels) != len(images):
             raise ValueError(f"y has {len(labels)} labels; expected {len(images)}, one an image")
         support = self._embed(images)
         announced = labels if classes is None else _labels("classes", classes)
-        before = self.classes_ if self.__sklearn_is_fitted__() else labels[:0]
+        before = labels[:0] if afresh else self.classes_
+        like = labels if afresh else before
         for name, some in (("y", labels), ("classes", announced)):
-            if (before.dtype.kind == "U") != (some.dtype.kind == "U"):
-                raise TypeError(f"{name} has {some.dtype} labels; expected some like {before[:3]}")
+            if (like.dtype.kind == "U") != (some.dtype.kind == "U"):
+                raise TypeError(f"{name} has {some.dtype} labels; expected some like {like[:3]}")
         after = np.union1d(np.union1d(before, labels), announced)
         rows = torch.from_numpy(np.searchsorted(after, labels)).to(support.device)
         counts = np.bincount(rows.cpu().numpy(), minlength=len(after))
@@ -118,21 +122,20 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             grown = class_product(
                 self.prototypes_, torch.from_numpy(old).to(support.device), len(after)
             )
-            self.prototypes_ = add_support(grown, support, rows, self.noise_)
+            self.prototypes_ = add_support(grown, support, rows, noise)
         else:
-            self.prototypes_ = class_product(support.widen(self.noise_), rows, len(after))
-        self.classes_, self.counts_ = after, counts
+            self.prototypes_ = class_product(support.widen(noise), rows, len(after))
+        self.classes_, self.counts_, self.noise_ = after, counts, noise
         return self
 
     def describe(self, X: ArrayLike | Tensor) -> Description:
         """Probabilities, embedding variance and evidence of each image."""
         query, log_p, evidence = self._query(X)
-        arrays = (t.cpu().numpy() for t in (log_p.exp(), query.var, evidence))
-        return Description(*arrays)
+        return Description(*map(_numpy, (log_p.exp(), query.var, evidence)))
 
     def predict_log_proba(self, X: ArrayLike | Tensor) -> NDArray[np.floating]:
         """Log-probabilities (n, n_class), columns as in ``classes_``."""
-        return self._query(X)[1].cpu().numpy()
+        return _numpy(self._query(X)[1])
 
     def predict_proba(self, X: ArrayLike | Tensor) -> NDArray[np.floating]:
         """Probabilities (n, n_class), columns as in ``classes_``."""
@@ -153,7 +156,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(f"reject_label={label!r} is one of the classes; expected another")
         if isinstance(label, str) != (self.classes_.dtype.kind == "U"):
             raise TypeError(f"reject_label={label!r}; expected a label like {self.classes_[:3]}")
-        return np.where((evidence >= self.reject).cpu().numpy(), answer, label)
+        # As an array the label keeps its type: a bare -1 would become 255 among bytes.
+        return np.where((evidence >= self.reject).cpu().numpy(), answer, np.asarray(label))
 
     def process_support_set(self, images: Tensor, labels: Tensor) -> None:
         """The same as :meth:`fit`; then call the classifier with query images, as in easyfsl."""
@@ -176,7 +180,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         tensors = {k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}
         settings = self.get_params(deep=False)
         del settings["model"]
-        settings |= {k: v.item() for k, v in settings.items() if isinstance(v, np.generic)}
+        plain = {k: v.item() for k, v in settings.items() if isinstance(v, np.generic | Tensor)}
         about = {
             "format": FORMAT,
             "model": type(self.model).__name__,
@@ -185,7 +189,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             "dtype": self.classes_.dtype.str,
             "counts": self.counts_.tolist(),
             "noise": self.noise_,
-            "settings": settings,
+            "settings": settings | plain,
         }
         write_atomically(Path(path), save(tensors, metadata={"spe": json.dumps(about)}))
 
@@ -219,11 +223,6 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "prototypes_")
 
-    def _forget(self) -> None:
-        for name in ("prototypes_", "classes_", "counts_", "noise_"):
-            if hasattr(self, name):
-                delattr(self, name)
-
     def _noise(self) -> float:
         given = getattr(self.model, "noise", POINT_NOISE) if self.noise is None else self.noise
         noise = float(given.item() if isinstance(given, Tensor) else given)
@@ -243,11 +242,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def _embed(self, images: Tensor) -> Gaussian:
         check_count("batch_size", self.batch_size)
-        device = self._device()
-        parts = [
-            embed_images(self.model, part.to(device), self.batch_size)
-            for part in images.split(self.batch_size)
-        ]
+        device, batch = self._device(), int(self.batch_size)
+        parts = [embed_images(self.model, part.to(device), batch) for part in images.split(batch)]
         g = Gaussian(torch.cat([p.mean for p in parts]), torch.cat([p.var for p in parts]))
         bad = ~(g.mean.isfinite() & g.var.isfinite() & (g.var >= 0)).all(1)
         if bad.any():
@@ -263,7 +259,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         query, classes = self._embed(_images(X)), self.prototypes_
         if isinstance(self.model, models.PointEmbedding):
             classes = Gaussian(classes.mean, torch.zeros_like(classes.var))
-        log_p = log_posterior(query, classes, self.noise_, self.n_samples)
+        check_count("n_samples", self.n_samples)
+        log_p = log_posterior(query, classes, self.noise_, int(self.n_samples))
         wide = classes.widen(self.noise_)
         evidence = [
             log_normal(q.mean[:, None] - wide.mean, q.var[:, None] + wide.var).logsumexp(-1)
@@ -274,7 +271,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
 def _images(X: ArrayLike | Tensor) -> Tensor:
     """Images (n, C, H, W) as a tensor, checked."""
-    images = X if isinstance(X, Tensor) else torch.from_numpy(np.ascontiguousarray(_array("X", X)))
+    images = X if isinstance(X, Tensor) else _tensor(_array("X", X))
     if images.dim() == 3:
         images = images[:, None]
     if images.dim() != 4 or 0 in images.shape:
@@ -287,6 +284,20 @@ def _images(X: ArrayLike | Tensor) -> Tensor:
     if images.is_floating_point() and not images.isfinite().all():
         raise ValueError("X holds values that are not finite; expected finite numbers")
     return images
+
+
+def _tensor(array: NDArray[Any]) -> Tensor:
+    """An array as a tensor; one that is read-only, strided or in another byte order is copied."""
+    native = np.require(array, array.dtype.newbyteorder("="), ["C", "W"])
+    try:
+        return torch.from_numpy(native)
+    except TypeError as error:
+        raise TypeError(f"X has type {array.dtype}; expected uint8 or floating point") from error
+
+
+def _numpy(tensor: Tensor) -> NDArray[np.floating]:
+    """A tensor as an array; numpy has no bfloat16."""
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).cpu().numpy()
 
 
 def _labels(name: str, y: ArrayLike | Tensor) -> NDArray[Any]:

@@ -9,11 +9,12 @@ from torch import Tensor, nn
 class Encoder(nn.Module):
     """A network from images to ``d`` numbers each, or to ``2 d``: means, then raw variances.
 
-    Images may be uint8 (scaled to [0, 1] here) or floating point, (n, channels, height, width).
-    Weights and activations are kept channels-last, which convolutions run fastest in.
+    Wrap a network of your own in it, any module that ends in so many numbers an image. Images may
+    be uint8 (scaled to [0, 1] here) or floating point, (n, channels, height, width). Weights and
+    activations are kept channels-last, which convolutions run fastest in.
     """
 
-    def __init__(self, net: nn.Sequential, d: int, channels: int, stochastic: bool) -> None:
+    def __init__(self, net: nn.Module, d: int, channels: int, stochastic: bool) -> None:
         super().__init__()
         self.net = net
         self.d = d
@@ -31,10 +32,12 @@ class Encoder(nn.Module):
         weight = next(self.parameters())
         x = images.to(weight.dtype, memory_format=torch.channels_last)
         out = self.net(x / 255 if images.dtype == torch.uint8 else x)
-        if out.shape[1] != n_outputs(self.d, self.stochastic):
+        wanted = n_outputs(self.d, self.stochastic)
+        if out.shape[1:] != (wanted,):
             raise ValueError(
-                f"images of {images.shape[2]} x {images.shape[3]} give {out.shape[1]} numbers; "
-                f"expected a size that gives {n_outputs(self.d, self.stochastic)}"
+                f"images of {images.shape[2]} x {images.shape[3]} give {tuple(out.shape[1:])} "
+                f"numbers each; expected ({wanted},): another size of images, or a network that "
+                f"ends in {wanted} numbers"
             )
         return out
 

@@ -19,6 +19,8 @@ from spe.gaussian import Gaussian, product
 from spe.models import point_logits
 from spe.posterior import log_posterior, normal_points
 
+BINS = 15  # of confidence, for the calibration error
+
 Model = Any
 """An nn.Module with embed(images) -> Gaussian, such as those of spe.models."""
 
@@ -130,10 +132,16 @@ def answer_episodes(
     occluded; `classes` and `items` come from `episode_indices`, the first `n_shot` items of each
     class being its support.
     """
-    for chosen, drawn in zip(classes.to(support.device), items.to(support.device), strict=True):
-        shots = support[chosen[:, None], drawn[:, :n_shot]]  # (way, shot, d)
-        asked = query[chosen[:, None], drawn[:, n_shot:]]  # (way, query, d)
-        yield rule(shots, Gaussian(asked.mean.flatten(0, 1), asked.var.flatten(0, 1)))
+    if not 1 <= n_shot < items.shape[2]:
+        raise ValueError(f"n_shot: got {n_shot}, expected 1 to {items.shape[2] - 1}")
+
+    def answers() -> Iterator[Tensor]:
+        for chosen, drawn in zip(classes.to(support.device), items.to(support.device), strict=True):
+            shots = support[chosen[:, None], drawn[:, :n_shot]]  # (way, shot, d)
+            asked = query[chosen[:, None], drawn[:, n_shot:]]  # (way, query, d)
+            yield rule(shots, Gaussian(asked.mean.flatten(0, 1), asked.var.flatten(0, 1)))
+
+    return answers()
 
 
 def score_episodes(
@@ -148,10 +156,11 @@ def score_episodes(
 
     Arguments as for `answer_episodes`.
     """
+    answers = answer_episodes(support, query, classes, items, n_shot, rule)
     n_way, n_query = classes.shape[1], items.shape[2] - n_shot
     labels = torch.arange(n_way, device=support.device).repeat_interleave(n_query)
     accuracy, likelihood = [], []
-    for log_p in answer_episodes(support, query, classes, items, n_shot, rule):
+    for log_p in answers:
         accuracy.append((log_p.argmax(-1) == labels).float().mean())
         likelihood.append(log_p.gather(-1, labels[:, None]).mean())
     return {"accuracy": torch.stack(accuracy), "log_likelihood": torch.stack(likelihood)}
@@ -251,10 +260,10 @@ def brier_score(log_p: Tensor, labels: Tensor) -> float:
     return (p - one_hot(labels, p.shape[-1])).square().sum(-1).mean().item()
 
 
-def calibration_error(log_p: Tensor, labels: Tensor, n_bins: int = 15) -> float:
+def calibration_error(log_p: Tensor, labels: Tensor) -> float:
     """Expected calibration error: |confidence − accuracy| over equal-width bins of confidence."""
     confidence, prediction = log_p.double().exp().max(-1)
-    bins = (confidence * n_bins).long().clamp(0, n_bins - 1)
+    bins = (confidence * BINS).long().clamp(0, BINS - 1)
     gap = confidence - (prediction == labels).double()
-    total = torch.zeros(n_bins, dtype=gap.dtype, device=gap.device).index_add_(0, bins, gap)
+    total = torch.zeros(BINS, dtype=gap.dtype, device=gap.device).index_add_(0, bins, gap)
     return total.abs().sum().item() / len(labels)

@@ -59,7 +59,8 @@ class StochasticPrototypes(StochasticEmbedding):
 
     ``n_support`` sets where the learned noise starts (Appendix B):
     gamma = n_support * 0.01^(2/d), noise = softplus(gamma). The paper counts the support
-    examples of a whole episode; counting those of one class starts lower.
+    examples of a whole episode; counting those of one class, as most recorded runs of this
+    book do, starts lower.
     """
 
     kind = "episodes"
@@ -208,5 +209,10 @@ class ContrastiveEmbedding(PointEmbedding):
 
 
 def _check_encoder(encoder: Encoder, stochastic: bool) -> None:
+    if not (hasattr(encoder, "d") and hasattr(encoder, "stochastic")):
+        raise TypeError(
+            f"encoder is a {type(encoder).__name__}; expected a spe.Encoder, which wraps a network "
+            f"of your own: spe.Encoder(net, d, channels, stochastic={stochastic})"
+        )
     if encoder.stochastic is not stochastic:
         raise ValueError(f"encoder.stochastic is {encoder.stochastic}; expected {stochastic}")

@@ -74,7 +74,7 @@ def fit(
     validate_every: int = 250,
     select: str = "accuracy",
     patience: int | None = None,
-    checkpoint: Path | None = None,
+    checkpoint: str | Path | None = None,
     checkpoint_seconds: float = 60.0,
     mixed_precision: bool = False,
     report: Callable[[dict[str, float]], None] | None = None,
@@ -95,12 +95,16 @@ def fit(
     if schedule not in SCHEDULES:
         raise ValueError(f"schedule: got {schedule!r}, expected one of {', '.join(SCHEDULES)}")
     counts = {"updates": updates, "validate_every": validate_every, "halve_every": halve_every}
+    if patience is not None:
+        counts["patience"] = patience
     for name, value in counts.items():
         check_count(name, value)
+    checkpoint = None if checkpoint is None else Path(checkpoint)
 
     model.to(memory_format=torch.channels_last)
     learned = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.Adam(learned, lr=peak_lr)
+    device = next(model.parameters()).device
     settings = {
         "updates": updates,
         "schedule": schedule,
@@ -110,10 +114,11 @@ def fit(
         "select": select,
         "patience": patience,
         "mixed_precision": mixed_precision,
+        "device": device.type,
     }
     history = History()
     best = _copy(model)
-    running = torch.zeros((), dtype=torch.float64, device=next(model.parameters()).device)
+    running = torch.zeros((), dtype=torch.float64, device=device)
     if checkpoint is not None and checkpoint.exists():
         history = _load(checkpoint, settings, model, best, optimizer, running, generator)
 
@@ -243,7 +248,8 @@ def _save(
         tensors |= {f"adam.{i}.{k}": v for k, v in optimizer.state[parameter].items()}
     tensors |= {"running": running, "generator": generator.get_state()}
     tensors = {k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}
-    state = json.dumps({"settings": settings, "history": vars(history)})
+    about = {"settings": settings, "history": vars(history)}
+    state = json.dumps(about, default=lambda number: number.item())  # numpy's
     write_atomically(checkpoint, save(tensors, metadata={"state": state}))
 
 
@@ -257,31 +263,39 @@ def _load(
     generator: torch.Generator,
 ) -> History:
     """Put all back in place that `_save` wrote; returns the history."""
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
 
-    with safe_open(checkpoint, "pt") as file:
-        state = json.loads(file.metadata()["state"])
-        other = {k: v for k, v in state["settings"].items() if settings.get(k) != v}
-        if other:
-            raise ValueError(
-                f"{checkpoint} was written with other settings: it has {other}, this call has "
-                f"{ {k: settings.get(k) for k in other} }; delete the file to start afresh"
-            )
-        model.load_state_dict({k: file.get_tensor(f"model.{k}") for k in model.state_dict()})
+    afresh = "delete the file to start afresh"
+    try:
+        with safe_open(checkpoint, "pt") as file:
+            state = json.loads(file.metadata()["state"])
+            stored = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
+        before, history = state["settings"], History(**state["history"])
+    except (SafetensorError, json.JSONDecodeError, KeyError, TypeError) as error:
+        raise ValueError(f"{checkpoint} is no checkpoint ({error}); {afresh}") from error
+    other = {k: v for k, v in before.items() if settings.get(k) != v}
+    if other:
+        raise ValueError(
+            f"{checkpoint} was written with other settings: it has {other}, this call has "
+            f"{ {k: settings.get(k) for k in other} }; {afresh}"
+        )
+    try:
+        model.load_state_dict({k[6:]: v for k, v in stored.items() if k.startswith("model.")})
         for name, value in best.items():
-            value.copy_(file.get_tensor(f"best.{name}"))
-        stored = set(file.keys())
+            value.copy_(stored[f"best.{name}"])
         for i, parameter in enumerate(optimizer.param_groups[0]["params"]):
             prefix = f"adam.{i}."
             if f"{prefix}step" not in stored:
                 continue  # it never had a gradient
-            optimizer.state[parameter] = {"step": file.get_tensor(f"{prefix}step")} | {
-                moment: torch.empty_like(parameter).copy_(file.get_tensor(prefix + moment))
+            optimizer.state[parameter] = {"step": stored[f"{prefix}step"]} | {
+                moment: torch.empty_like(parameter).copy_(stored[prefix + moment])
                 for moment in ("exp_avg", "exp_avg_sq")
             }
-        running.copy_(file.get_tensor("running"))
-        generator.set_state(file.get_tensor("generator"))
-    return History(**state["history"])
+        running.copy_(stored["running"])
+        generator.set_state(stored["generator"])
+    except (KeyError, RuntimeError) as error:
+        raise ValueError(f"{checkpoint} does not fit this model ({error}); {afresh}") from error
+    return history
 
 
 @contextmanager

@@ -191,3 +191,8 @@ def test_pytest_collects_neither_the_build_nor_the_environment(pytester: pytest.
 def test_every_fault_of_make_mutants_still_has_its_place(fault: mutants.Fault) -> None:
     text = (ROOT / "spe" / fault.file).read_text(encoding="utf-8")
     assert mutants.apply(fault, text) != text
+
+
+def test_a_word_that_no_fault_has_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert mutants.main(["noise", "gausian"]) == 1
+    assert capsys.readouterr() == ("", "no fault has 'gausian' in its name\n")

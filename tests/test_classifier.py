@@ -143,7 +143,13 @@ def test_evidence_is_the_density_of_the_query_under_the_classes() -> None:
 
 @pytest.mark.parametrize(
     ("labels", "given", "answer"),
-    [(NAMES, None, "none of these"), (np.array([3, 5, 9]), None, -1), (NAMES, "?", "?")],
+    [
+        (NAMES, None, "none of these"),
+        (np.array([3, 5, 9]), None, -1),
+        (np.array([3, 5, 9], np.uint8), None, -1),
+        (np.array([3, 5, 9], np.int8), 300, 300),
+        (NAMES, "?", "?"),
+    ],
 )
 def test_a_stranger_is_rejected(labels: np.ndarray, given, answer) -> None:
     X, y = animals()
@@ -324,6 +330,7 @@ def with_value(value: float, place: int = 0) -> np.ndarray:
         (GOOD_X[:0], GOOD_Y[:0], ValueError, r"X has shape \(0, 1, 2, 2\)"),
         (GOOD_X.astype(np.int64), GOOD_Y, TypeError, "X has type torch.int64"),
         ([[[1.0]], [[1.0, 2.0]]], GOOD_Y, ValueError, "X is no array"),
+        (GOOD_X.astype(str), GOOD_Y, TypeError, "X has type <U32; expected uint8 or floating"),
         (with_value(np.nan), GOOD_Y, ValueError, "X holds values that are not finite"),
         (with_value(np.inf), GOOD_Y, ValueError, "X holds values that are not finite"),
         (with_value(-1.0, 3), GOOD_Y, ValueError, "image 4 .* negative variance"),
@@ -361,13 +368,18 @@ def test_bad_settings_are_named(settings: dict, says: str) -> None:
 def test_numbers_and_names_do_not_mix() -> None:
     with pytest.raises(TypeError, match="y has int64 labels; expected some like"):
         fitted().partial_fit(GOOD_X, np.arange(18))
+    with pytest.raises(TypeError, match=r"classes has int64 labels; .* like \['cat' 'dog' 'eel'\]"):
+        FewShotClassifier(Pixels()).partial_fit(GOOD_X, GOOD_Y, classes=[0, 1])
 
 
-def test_a_failed_call_changes_nothing() -> None:
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+def test_a_failed_call_changes_nothing(method: str) -> None:
     classifier = fitted()
     before = classifier.predict_proba(GOOD_X)
     with pytest.raises(ValueError, match="negative variance"):
-        classifier.partial_fit(with_value(-1.0, 3), GOOD_Y)
+        getattr(classifier, method)(with_value(-1.0, 3), GOOD_Y)
+    with pytest.raises(TypeError, match="y has type object"):
+        getattr(classifier, method)(GOOD_X, [None] * 18)
     np.testing.assert_array_equal(classifier.predict_proba(GOOD_X), before)
 
 
@@ -418,3 +430,33 @@ def test_half_precision_gives_probabilities_too():
     pictures = np.random.default_rng(0).integers(0, 256, (6, 1, 28, 28), dtype=np.uint8)
     found = FewShotClassifier(model).fit(pictures, [0, 0, 0, 1, 1, 1]).predict_proba(pictures)
     np.testing.assert_allclose(found.sum(1), 1, atol=5e-3)
+
+
+def test_bfloat16_gives_probabilities_too():
+    model = StochasticPrototypes(OmniglotEncoder(2), 5).eval().bfloat16()
+    pictures = np.random.default_rng(0).integers(0, 256, (6, 1, 28, 28), dtype=np.uint8)
+    classifier = FewShotClassifier(model).fit(pictures, [0, 0, 0, 1, 1, 1])
+    np.testing.assert_allclose(classifier.predict_proba(pictures).sum(1), 1, atol=5e-2)
+    assert classifier.predict_log_proba(pictures).dtype == np.float32
+
+
+def test_images_may_be_read_only_and_of_any_byte_order():
+    X, y = animals()
+    frozen, foreign = X.copy(), X.astype(">f4")
+    frozen.flags.writeable = False
+    for images in (frozen, foreign, X[::-1][::-1]):
+        classifier = FewShotClassifier(Pixels()).fit(images, y)
+        np.testing.assert_array_equal(classifier.predict_proba(images), fitted().predict_proba(X))
+
+
+def test_settings_may_be_numbers_of_numpy_or_torch_and_are_saved(tmp_path):
+    settings = {
+        "noise": torch.tensor(0.25),
+        "n_samples": np.int64(16),
+        "batch_size": np.int32(5),
+    }
+    classifier = FewShotClassifier(Pixels(), **settings).fit(GOOD_X, GOOD_Y)
+    classifier.save(tmp_path / "c.safetensors")
+    again = FewShotClassifier.load(tmp_path / "c.safetensors", Pixels())
+    assert (again.noise, again.n_samples, again.batch_size) == (0.25, 16, 5)
+    np.testing.assert_array_equal(again.predict_proba(GOOD_X), classifier.predict_proba(GOOD_X))

@@ -1,5 +1,8 @@
 """A folder of folders of pictures is a data set like any other."""
 
+import struct
+import zlib
+
 import numpy as np
 import pytest
 import torch
@@ -64,6 +67,47 @@ def test_transparent_is_white_and_sixteen_bits_become_eight(folder):
     data = image_folder(folder)
     assert (data.tiles[0] == 255).all()
     assert (data.tiles[2] == 128).all()
+
+
+def deep_png(pixels, transparent):
+    """A grey PNG of 16 bits in which one level stands for nothing; Pillow cannot write it."""
+
+    def chunk(name, data):
+        return (
+            struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        )
+
+    height, width = pixels.shape
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in pixels)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        [
+            chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 16, 0, 0, 0, 0)),
+            chunk(b"tRNS", struct.pack(">H", transparent)),
+            chunk(b"IDAT", zlib.compress(rows)),
+            chunk(b"IEND", b""),
+        ]
+    )
+
+
+def test_transparent_is_white_in_sixteen_bits_too(folder):
+    pixels = np.full((28, 28), 0x8000, np.uint16)
+    pixels[:14] = 0x1234
+    (folder / "dark" / "0.png").write_bytes(deep_png(pixels, transparent=0x1234))
+    tile = image_folder(folder).tiles[0, 0]
+    assert (tile[:14] == 255).all()
+    assert (tile[14:] == 128).all()
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.float32])
+def test_a_picture_of_thirty_two_bits_is_refused_by_name(folder, kind):
+    Image.fromarray(np.full((30, 30), 200, kind)).save(folder / "mixed" / "3.tiff")
+    with pytest.raises(ValueError, match=r"3\.tiff .*32 bits a pixel; expected 8 or 16"):
+        image_folder(folder)
+
+
+def test_sixteen_bits_become_eight_in_a_tiff_file_too(folder):
+    Image.fromarray(np.full((30, 30), 0x8000, np.uint16)).save(folder / "dark" / "0.tiff")
+    assert (image_folder(folder).tiles[1] == 128).all()
 
 
 def test_a_picture_taken_sideways_is_turned_upright(folder):

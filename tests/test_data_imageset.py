@@ -95,3 +95,15 @@ def test_a_set_that_does_not_fit_together_is_refused(data, change, error, says):
 def test_a_subset_is_chosen_by_number(data, chosen):
     with pytest.raises(TypeError, match=r"class_indices has type .*; expected whole numbers"):
         data.subset(chosen)
+
+
+@pytest.mark.parametrize("chosen", [[], [[0, 1]], [5], [0, -4]])
+def test_a_subset_of_classes_that_are_not_there_is_refused_by_name(data, chosen):
+    with pytest.raises(ValueError, match=r"class_indices: expected .*, got"):
+        data.subset(chosen)
+
+
+def test_a_probability_of_occlusion_is_named_as_it_was_given(data):
+    for occlude in (1.5, -0.1, float("nan")):
+        with pytest.raises(ValueError, match="occlude: expected a probability from 0 to 1, got"):
+            data.take(*data.every_item(), occlude=occlude)

@@ -169,3 +169,16 @@ def test_bad_input_is_named():
         lshape_set(0)
     with pytest.raises(ValueError, match="factor"):
         lshapes.graded("size", [1.0])
+
+
+def test_a_pool_knows_its_smallest_class():
+    images, _ = lshape_set(3, generator())
+    assert images.smallest_class == int(images.counts.min()) == 3
+
+
+def test_coordinates_are_the_class_centres_plus_the_first_numbers_of_the_stream():
+    coordinates = lshapes.sample_coordinates(3, generator())
+    centres = torch.tensor(lshapes.CLASSES)
+    z = torch.randn(2, 4, 3, generator=generator())
+    assert torch.equal(coordinates.orientation, centres[:, :1] + lshapes.STD * z[0])
+    assert torch.equal(coordinates.hue, centres[:, 1:] + lshapes.STD * z[1])

@@ -143,7 +143,7 @@ def test_the_network_follows_its_dtype() -> None:
     [
         ((28, 28), r"images has shape \(3, 28, 28\); expected \(n, 1, h, w\)"),
         ((3, 28, 28), r"images has shape \(3, 3, 28, 28\)"),
-        ((1, 32, 32), "images of 32 x 32 give 16 numbers; expected a size that gives 4"),
+        ((1, 32, 32), r"images of 32 x 32 give \(16,\) numbers each; expected \(4,\)"),
     ],
 )
 def test_images_of_another_kind_are_refused(shape: tuple[int, ...], says: str) -> None:

@@ -129,5 +129,7 @@ def test_what_cannot_be_drawn_is_refused_by_name(data):
         sample_pairs(data, 7, 2, 4)
     with pytest.raises(ValueError, match="n_each: expected 2 to 5"):
         sample_pairs(data, 2, 6, 4)
+    with pytest.raises(ValueError, match="occlude: expected a probability"):
+        sample_episode(data, 2, 1, 1, occlude=1.5)
     with pytest.raises(ValueError, match="generator: expected one on meta"):
         sample_episode(data.to("meta"), 2, 1, 1, generator())

@@ -60,6 +60,15 @@ def test_an_episode_larger_than_the_set_is_refused():
         episode_indices(5, 9, n_way=5, n_drawn=10, n_episodes=1, seed=0)
 
 
+@pytest.mark.parametrize("n_shot", [0, 4, 5])
+def test_an_episode_without_support_or_without_queries_is_refused(n_shot):
+    sets = clouds(5, 9, spread=0.1, var=0.1)
+    indices = episode_indices(5, 9, n_way=5, n_drawn=4, n_episodes=1, seed=0)
+    for use in (answer_episodes, score_episodes):
+        with pytest.raises(ValueError, match=f"n_shot: got {n_shot}, expected 1 to 3"):
+            use(sets, sets, *indices, n_shot, mean_rule)
+
+
 def test_no_query_is_ever_its_own_support():
     """Items are so far apart that an image is classified right only if it supports itself."""
     generator = torch.Generator().manual_seed(0)

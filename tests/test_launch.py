@@ -11,6 +11,7 @@ import types
 from pathlib import Path
 
 import pytest
+from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
@@ -100,7 +101,9 @@ def test_on_colab_the_bootstrap_clones_installs_and_changes_folder(
         if command[0] == "git":
             (Path(command[-1]) / "chapters").mkdir(parents=True)
 
-    monkeypatch.chdir(tmp_path)
+    (tmp_path / "content").mkdir()
+    monkeypatch.chdir(tmp_path / "content")
+    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(subprocess, "run", record)
     monkeypatch.setitem(sys.modules, "google.colab", types.ModuleType("google.colab"))
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -113,10 +116,10 @@ def test_on_colab_the_bootstrap_clones_installs_and_changes_folder(
     assert Path.cwd() == book / "chapters"
     assert sys.path[0] == str(book), "the running kernel must find the package"
 
-    monkeypatch.chdir(tmp_path)
     commands.clear()
-    exec(_bootstrap_source(), {})
+    exec(_bootstrap_source(), {})  # where the first one left off
     assert [command[0] for command in commands] == [sys.executable], "cloned twice"
+    assert Path.cwd() == book / "chapters"
 
 
 def test_executing_twice_changes_nothing(fork: Path) -> None:
@@ -151,8 +154,31 @@ def test_execute_leaves_a_notebook_alone_that_it_cannot_run(
 
 
 def test_an_unknown_chapter_is_an_error(fork: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert execute.main(["ch99"], fork) == 1
-    assert "ch99" in capsys.readouterr().err
+    before = (fork / "chapters" / "ch01_one.ipynb").read_bytes()
+    for names in (["ch99"], ["ch01", "ch99"]):
+        assert execute.main(names, fork) == 1
+        assert capsys.readouterr().err == "no chapter matches ch99\n"
+    assert (fork / "chapters" / "ch01_one.ipynb").read_bytes() == before
+
+
+@pytest.mark.parametrize("fault", [CellTimeoutError("it hangs"), DeadKernelError("it died")])
+def test_a_chapter_that_hangs_does_not_stop_later_ones(
+    fork: Path, fault: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (fork / "chapters" / name for name in ("ch01_one.ipynb", "ch02_two.ipynb"))
+    shutil.copy(first, second)
+    before, tried = first.read_bytes(), []
+
+    def run(notebook: NotebookNode, folder: Path) -> None:
+        tried.append(folder)
+        if len(tried) == 1:
+            raise fault
+
+    monkeypatch.setattr(execute, "execute", run)
+    assert execute.main([], fork) == 1
+    assert len(tried) == 2
+    assert first.read_bytes() == before
+    assert second.read_bytes() != before
 
 
 def test_a_real_clone_has_what_the_bootstrap_expects(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from spe import (
     ContrastiveEmbedding,
@@ -20,7 +22,7 @@ from spe import (
     sample_episode,
     sample_pairs,
 )
-from spe.data import ImageSet
+from spe.data import ImageSet, lshapes
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
     f"{estimator} {points}": lambda estimator=estimator, points=points: StochasticPrototypes(
@@ -69,6 +71,47 @@ def test_a_training_step_never_leaves_the_device(name: str, occlude: float) -> N
 
 def test_a_colour_network_never_leaves_the_device() -> None:
     train_step(StochasticPrototypes(LShapeEncoder(2), 5), data(3, 64))
+
+
+class NoCopies(TorchDispatchMode):
+    """Refuses copies from the host to a device; they wait as a look at a value does."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten._to_copy.default:
+            assert found.device == args[0].device
+        return found
+
+
+class OnGPU:
+    """Stands for a generator, and for torch where it draws, on a machine without a GPU."""
+
+    device = torch.device("cuda")
+
+    def __getattr__(self, name: str):
+        plain = getattr(torch, name)
+        if name in ("rand", "randn"):
+            return lambda *shape, generator, device: plain(*shape, device=device)
+        return plain
+
+
+def test_l_shapes_for_an_episode_are_drawn_without_waiting_for_the_device(monkeypatch) -> None:
+    """Tensors of a fake GPU have no values either."""
+    monkeypatch.setattr(lshapes, "torch", OnGPU())
+    with FakeTensorMode(), NoCopies():
+        images, _ = lshapes.lshape_set(5, OnGPU())
+        episode = sample_episode(images, 4, 2, 3)
+    assert episode.images.device.type == "cuda"
+    assert episode.images.shape == (20, 3, 64, 64)
+
+
+def test_the_fake_device_does_notice_a_sync() -> None:
+    with FakeTensorMode(), NoCopies():
+        here = torch.zeros(2, device="cuda")
+        with pytest.raises(RuntimeError):
+            int(here.sum())
+        with pytest.raises(AssertionError):
+            torch.tensor([1.0], device="cuda")
 
 
 def test_prediction_never_leaves_the_device() -> None:

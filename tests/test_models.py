@@ -432,6 +432,7 @@ def test_each_model_says_what_it_is_fed_with() -> None:
     ("make", "says"),
     [
         (lambda: StochasticPrototypes(Table(2, False), 1), "encoder.stochastic is False"),
+        (lambda: StochasticPrototypes(torch.nn.Linear(2, 4), 1), "encoder is a Linear; expected"),
         (lambda: PrototypicalNetwork(Table(2, True)), "encoder.stochastic is True"),
         (lambda: StochasticPrototypes(Table(2, True), 0), "n_support=0"),
         (lambda: StochasticPrototypes(Table(2, True), 1, "exact"), "estimator='exact'"),
@@ -444,5 +445,5 @@ def test_each_model_says_what_it_is_fed_with() -> None:
     ],
 )
 def test_bad_settings_are_named(make: Callable[[], nn.Module], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises((TypeError, ValueError), match=says):
         make()

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import spe
+from tools import constraints
 from tools.notebooks import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -60,6 +61,24 @@ def test_bounds_are_loose_and_constraints_are_exact() -> None:
     assert [line for line in pins if line.count("==") != 1 or "@" in line] == []
     pinned = {line.split("==")[0].lower().replace("_", "-") for line in pins}
     assert {name.split(">=")[0] for name in wanted} - pinned == set()
+
+
+def test_pins_are_written_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pins = tmp_path / "constraints.txt"
+    constraints.main(tmp_path)
+    assert "\nnumpy==" in pins.read_text(encoding="utf-8")
+    pins.write_text("old", encoding="utf-8")
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        constraints.main(tmp_path)
+    assert pins.read_text(encoding="utf-8") == "old"
+    assert list(tmp_path.iterdir()) == [pins]
 
 
 def test_building_the_book_needs_no_torch() -> None:

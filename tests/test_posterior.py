@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from exact import density, exact_posterior, grid, random_gaussians, within_confidence
@@ -627,8 +628,21 @@ def test_points_of_another_space_have_no_density(z: Tensor, says: str) -> None:
         log_density(torch.zeros(2, 2), Gaussian(torch.zeros(3, 4, 2), torch.ones(3, 4, 2)))
 
 
-@pytest.mark.parametrize("noise", [-2.0, math.nan])
+@pytest.mark.parametrize("noise", [-2.0, math.nan, math.inf])
 def test_a_noise_that_is_no_variance_is_refused(noise: float) -> None:
     query, prototypes = problem()
     with pytest.raises(ValueError, match=f"noise={noise}; expected at least 0"):
         log_posterior(query, prototypes, noise)
+
+
+def test_noise_may_be_a_number_of_numpy() -> None:
+    query, prototypes = problem()
+    expected = log_posterior(query, prototypes, 0.25, 16)
+    for noise in (np.float32(0.25), np.float64(0.25)):
+        assert torch.equal(log_posterior(query, prototypes, noise, 16), expected)
+    ones = log_posterior(query, prototypes, 1, 16)
+    assert torch.equal(log_posterior(query, prototypes, np.int32(1), 16), ones)
+    with pytest.raises(TypeError, match="noise has type bool"):
+        log_posterior(query, prototypes, True)
+    with pytest.raises(TypeError, match="n_samples has type int64; expected int"):
+        log_posterior(query, prototypes, 1, np.int64(16))

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from exact import density, grid, random_gaussians
@@ -210,3 +211,9 @@ def test_support_of_another_dimension_is_refused() -> None:
         add_support(
             start, Gaussian(torch.zeros(1, 5), torch.ones(1, 5)), torch.zeros(1).long(), 0.1
         )
+
+
+def test_the_number_of_classes_may_be_numpy_s() -> None:
+    labels = torch.tensor([0, 1, 1])
+    n_classes = np.unique(labels.numpy()).max() + 1
+    close(prototypes(SUPPORT, labels, 0.1, n_classes), prototypes(SUPPORT, labels, 0.1, 2))

@@ -1,11 +1,13 @@
 """The loop learns, validates honestly, keeps the best weights, and survives a kill."""
 
+import json
 import math
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from blobs import blobs, model
@@ -211,6 +213,44 @@ def test_a_checkpoint_of_other_settings_is_refused(tmp_path):
         train(model("PN"), 6, checkpoint=tmp_path / "c.safetensors")
 
 
+def test_a_file_that_is_no_checkpoint_of_the_model_is_named_with_the_remedy(tmp_path):
+    from safetensors.torch import save_file
+
+    path = tmp_path / "c.safetensors"
+    says = r"c\.safetensors is no checkpoint .*; delete the file to start afresh"
+    path.write_bytes(b"not a safetensors file")
+    with pytest.raises(ValueError, match=says):
+        train(model("PN"), 5, checkpoint=path)
+    for metadata in (None, {"state": "{}"}, {"state": "half a"}):
+        save_file({"a": torch.zeros(1)}, path, metadata=metadata)
+        with pytest.raises(ValueError, match=says):
+            train(model("PN"), 5, checkpoint=path)
+    for before, after in (("SPE", "PN"), ("PN", "SPE"), ("PN", "HIB")):
+        path.unlink()
+        train(model(before), 5, checkpoint=path)
+        with pytest.raises(ValueError, match=r"(?s)does not fit this model .*delete the file"):
+            train(model(after), 5, checkpoint=path)
+
+
+def test_a_run_begun_on_another_device_is_not_resumed(tmp_path):
+    from safetensors import safe_open
+    from safetensors.torch import load_file, save_file
+
+    path = str(tmp_path / "c.safetensors")  # a name will do
+    train(model("PN"), np.int64(5), checkpoint=path)
+    with safe_open(path, "pt") as file:
+        state = json.loads(file.metadata()["state"])
+    tensors, settings = load_file(path), state["settings"]
+    assert settings["device"] == "cpu"
+    settings["device"] = "cuda"
+    save_file(tensors, path, metadata={"state": json.dumps(state)})
+    with pytest.raises(ValueError, match=r"'device': 'cuda'.*'device': 'cpu'"):
+        train(model("PN"), 5, checkpoint=path)
+    del settings["device"]  # as it was in older checkpoints
+    save_file(tensors, path, metadata={"state": json.dumps(state)})
+    assert train(model("PN"), 5, checkpoint=path).updates == 5
+
+
 def test_half_precision_trains_too_and_the_encoder_is_left_as_it_was():
     net = model("SPE")
     before = held_out_accuracy(net)
@@ -321,7 +361,7 @@ def test_an_unknown_score_and_a_length_of_zero_are_named():
 
     with pytest.raises(ValueError, match=r"select='acuracy'; expected one of .*accuracy"):
         attempt(select="acuracy")
-    for name in ("validate_every", "halve_every"):
+    for name in ("validate_every", "halve_every", "patience"):
         with pytest.raises(ValueError, match=f"{name}=0; expected an integer of at least 1"):
             attempt(**{name: 0})
 

@@ -1,12 +1,16 @@
-"""Write constraints.txt from what is installed in this environment.
+"""Write constraints.txt from what is installed in this environment: `python -m tools.constraints`.
 
 The CUDA libraries are left out: torch pins its own, and they differ between platforms.
 """
+
+from __future__ import annotations
 
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+from tools.notebooks import ROOT, write_text
 
 HEAD = """\
 # The exact versions that the stored outputs were made with. Used by make and by CI;
@@ -14,8 +18,13 @@ HEAD = """\
 """
 PLATFORM = re.compile(r"(nvidia|cuda|triton)", re.IGNORECASE)
 
-freeze = [sys.executable, "-m", "pip", "freeze", "--exclude-editable"]
-lines = subprocess.run(freeze, check=True, text=True, capture_output=True).stdout.splitlines()
-pins = [line for line in lines if "==" in line and not PLATFORM.match(line)]
-target = Path(__file__).parent.parent / "constraints.txt"
-target.write_text(HEAD + "\n".join(pins) + "\n", encoding="utf-8")
+
+def main(root: Path = ROOT) -> None:
+    freeze = [sys.executable, "-m", "pip", "freeze", "--exclude-editable"]
+    lines = subprocess.run(freeze, check=True, text=True, capture_output=True).stdout.splitlines()
+    pins = [line for line in lines if "==" in line and not PLATFORM.match(line)]
+    write_text(root / "constraints.txt", HEAD + "\n".join(pins) + "\n")
+
+
+if __name__ == "__main__":
+    main()

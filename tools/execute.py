@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 
 from tools.data import missing
@@ -43,10 +43,12 @@ def execute(notebook: NotebookNode, folder: Path) -> NotebookNode:
 
 def main(names: list[str], root: Path = ROOT) -> int:
     os.environ["TQDM_DISABLE"] = "1"
-    wanted = [p for p in chapters(root) if not names or any(p.name.startswith(n) for n in names)]
-    if not wanted:
-        print(f"no chapter matches {' '.join(names) or 'chapters/ch*.ipynb'}", file=sys.stderr)
+    every = chapters(root)
+    unknown = [n for n in names if not any(p.name.startswith(n) for p in every)]
+    if unknown or not every:
+        print(f"no chapter matches {' '.join(unknown) or 'chapters/ch*.ipynb'}", file=sys.stderr)
         return 1
+    wanted = [p for p in every if not names or p.name.startswith(tuple(names))]
     url, branch = repository(root)
     refused = 0
     for path in wanted:
@@ -59,7 +61,7 @@ def main(names: list[str], root: Path = ROOT) -> int:
         start = time.monotonic()
         try:
             execute(notebook, path.parent)
-        except CellExecutionError as error:
+        except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
             print(f"{path.name}: left as it is: a cell failed\n{error}", file=sys.stderr)
             refused += 1
             continue

@@ -24,7 +24,7 @@ if "google.colab" in sys.modules:
     import os
     import subprocess
 
-    book = os.path.abspath("{folder}")
+    book = os.path.expanduser("~/{folder}")
     if not os.path.isdir(book):
         address = "{url}"
         clone = ["git", "clone", "-q", "--depth=1", "--branch={branch}", address, book]

@@ -360,6 +360,10 @@ def results(jobs: list[Job]) -> Iterator[tuple[Job, str, float]]:
 
 
 def main(words: list[str]) -> int:
+    unknown = [w for w in words if not any(w in f"{f.file} {f.name}" for f in FAULTS)]
+    if unknown:
+        print(f"no fault has {' or '.join(map(repr, unknown))} in its name", file=sys.stderr)
+        return 1
     chosen = [f for f in FAULTS if not words or any(w in f"{f.file} {f.name}" for w in words)]
     for known in chosen:
         apply(known, (ROOT / "spe" / known.file).read_text())  # all places exist

@@ -7,7 +7,6 @@ syntax tree, docstrings apart, so that the book cannot explain code other than t
 from __future__ import annotations
 
 import ast
-from pathlib import Path
 
 from nbformat import NotebookNode
 
@@ -27,10 +26,10 @@ def definitions(source: str) -> dict[str, Definition]:
     return {node.name: node for node in ast.parse(plain).body if isinstance(node, kinds)}
 
 
-def package_definitions(package: Path = ROOT / "spe") -> dict[str, list[Definition]]:
+def package_definitions() -> dict[str, list[Definition]]:
     """All top-level functions and classes of the package by name."""
     found: dict[str, list[Definition]] = {}
-    for path in sorted(package.rglob("*.py")):
+    for path in sorted((ROOT / "spe").rglob("*.py")):
         for name, node in definitions(path.read_text(encoding="utf-8")).items():
             found.setdefault(name, []).append(node)
     return found
@@ -45,9 +44,9 @@ def tree(node: Definition) -> str:
     return ast.dump(copy)
 
 
-def differences(notebook: NotebookNode, package: Path = ROOT / "spe") -> list[str]:
+def differences(notebook: NotebookNode) -> list[str]:
     """What a chapter's code and the package's have apart; an empty list when they agree."""
-    held = package_definitions(package)
+    held = package_definitions()
     found = []
     for cell in notebook.cells:
         if cell.cell_type != "code":

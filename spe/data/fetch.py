@@ -13,6 +13,7 @@ import hashlib
 import http.client
 import os
 import secrets
+import shutil
 import time
 import urllib.request
 import warnings
@@ -123,7 +124,7 @@ def _keep(path: Path, arrays: Arrays) -> None:
 def write_packed(path: Path, arrays: Arrays) -> None:
     """Write an npz file with a checksum inside, atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(path)
+    sweep(path.parent, f".{path.stem}-*.part")
     whole: dict[str, Any] = {**arrays, "sha256": np.array(checksum(arrays))}
     partial = path.with_name(f".{path.stem}-{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
@@ -135,12 +136,12 @@ def write_packed(path: Path, arrays: Arrays) -> None:
         raise
 
 
-def _sweep(path: Path) -> None:
-    """Remove what a killed process left: partial files that nobody has touched for an hour."""
-    for partial in path.parent.glob(f".{path.stem}-*.part"):
+def sweep(folder: Path, pattern: str) -> None:
+    """Remove what a killed process left: drafts that nobody has touched for an hour."""
+    for draft in folder.glob(pattern):
         with contextlib.suppress(OSError):
-            if time.time() - partial.stat().st_mtime > 3600:
-                partial.unlink()
+            if time.time() - draft.stat().st_mtime > 3600:
+                shutil.rmtree(draft) if draft.is_dir() else draft.unlink()
 
 
 def checksum(arrays: Arrays) -> str:

@@ -57,9 +57,14 @@ def _read(path: Path, size: int, colour: bool) -> np.ndarray:
 
     try:
         with Image.open(path) as opened:
+            # Some versions of Pillow open 16 bits as "I" too, but not in a TIFF file.
+            if opened.mode == "F" or (opened.mode, opened.format) == ("I", "TIFF"):
+                raise ValueError("32 bits a pixel; expected 8 or 16")
             picture = ImageOps.exif_transpose(opened)
             if picture.mode.startswith("I"):  # 16 bits: keep the upper eight
-                picture = Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8))
+                deep = np.asarray(picture)
+                opaque = deep != picture.info.get("transparency")
+                picture = Image.fromarray(np.stack([deep >> 8, 255 * opaque], -1).astype(np.uint8))
             picture = picture.convert("RGBA")
     except Exception as error:  # a damaged file can fail in any way
         raise ValueError(f"{path} cannot be read as a picture ({error})") from error

@@ -44,7 +44,8 @@ class ImageSet:
             raise ValueError(f"names: expected {len(self.ids)}, one a class; got {len(self.names)}")
         if self.ids.numel() == 0:
             raise ValueError(f"ids: expected at least one image, {_came(self.ids)}")
-        if not self.ids.is_meta:  # once, here: sampling looks at no values
+        # Where a look costs nothing; on an accelerator each would wait for the device.
+        if self.ids.device.type == self.counts.device.type == "cpu":
             _check_range("ids", self.ids, 0, len(self.tiles) - 1)
             _check_range("counts", self.counts, 1, self.ids.shape[1])
 
@@ -79,8 +80,13 @@ class ImageSet:
     def subset(self, class_indices: Sequence[int] | Tensor) -> ImageSet:
         """Some of the classes, in the order given; the tiles are shared."""
         chosen = torch.as_tensor(class_indices).cpu()
+        if chosen.ndim != 1 or len(chosen) == 0:
+            raise ValueError(f"class_indices: expected at least one, in one row, {_came(chosen)}")
         if chosen.is_floating_point() or chosen.dtype == torch.bool:
             raise TypeError(f"class_indices has type {chosen.dtype}; expected whole numbers")
+        n = self.n_classes
+        if beyond := [i for i in chosen.tolist() if not -n <= i < n]:
+            raise ValueError(f"class_indices: expected numbers from 0 to {n - 1}, got {beyond[0]}")
         names = tuple(self.names[i] for i in chosen.tolist())
         index = chosen.long().to(self.device)
         return ImageSet(self.tiles, self.ids[index], self.counts[index], names)
@@ -103,6 +109,8 @@ class ImageSet:
         Each tile is occluded with probability `occlude` (paper, Appendix E). Also returns
         which pixels were hidden, bool (n, n_tiles, H, W), or None if `occlude` is 0.
         """
+        if not 0.0 <= occlude <= 1.0:
+            raise ValueError(f"occlude: expected a probability from 0 to 1, got {occlude}")
         rows = self.ids[classes, items]  # (n, n_tiles)
         tiles = self.tiles.index_select(0, rows.flatten())  # (n · n_tiles, C, H, W)
         hidden = None
