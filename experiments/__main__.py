@@ -22,9 +22,10 @@ Action = Callable[[argparse.Namespace], int]
 
 def show_runs(given: argparse.Namespace) -> int:
     if given.json:
-        print(json.dumps({"cells": ledger.cells(), "runs": ledger.status()}, indent=1))
+        found = {"cells": ledger.cells(given.budget), "runs": ledger.status(given.budget)}
+        print(json.dumps(found, indent=1))
     else:
-        print(ledger.as_text())
+        print(ledger.as_text(given.budget))
     return 0
 
 
@@ -47,21 +48,21 @@ def chosen(given: argparse.Namespace) -> list[Run]:
 def evaluate(given: argparse.Namespace) -> int:
     """Score records again, from their embeddings and from their weights, and compare."""
     for name in given.names:
-        found = record.load(find(name).name)
+        found = record.load(find(name).name, given.budget)
         run, parameters = found.run, found.info["parameters"]
         if not run.keep:
             print(f"{name}: keeps run.json alone, nothing to score again")
             continue
         queue.settle("cpu")
-        again = record.score(run, found.tensors(), parameters)
+        again = record.score(run, found.tensors(), parameters, given.budget)
         print(f"{name}, from its embeddings: {compare(found.info['metrics'], again)}")
         try:
-            sets = record.held_out_sets(run, given.device)
+            sets = record.held_out_sets(run, given.device, given.budget)
         except DataNotFoundError as error:
             print(f"{name}, from its weights: {error}")
             continue
         model = found.model().to(given.device)
-        again = record.score(run, record.embed_tests(run, model, sets), parameters)
+        again = record.score(run, record.embed_tests(run, model, sets), parameters, given.budget)
         print(f"{name}, from its weights: {compare(found.info['metrics'], again)}")
     return 0
 
@@ -107,7 +108,10 @@ def reproduce(given: argparse.Namespace) -> int:
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m experiments", description="The paper's runs: list, train, score, reproduce."
+        prog="python -m experiments",
+        description="The paper's runs: list, train, score, reproduce.",
+        epilog="SPE_RUNS names another folder for records and checkpoints (the repository's own "
+        "are then not shown), SPE_DATA a folder that holds the data sets.",
     )
     commands = parser.add_subparsers(required=True, metavar="{runs,train,evaluate,probe,reproduce}")
 
@@ -122,6 +126,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
     sub = command("runs", show_runs, "the ledger: what is done, and our numbers beside the paper's")
     sub.add_argument("--json", action="store_true", help="for programs")
+    _budget(sub)
     for name, action, text in (
         ("train", train, "train, score and record runs; resumes what was begun"),
         ("work", work, None),
@@ -130,8 +135,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         sub = command(name, action, text)
         sub.add_argument("names", nargs="+", metavar="NAME")
         _device(sub)
-        if action is not evaluate:
-            _budget(sub)
+        _budget(sub)
     text = "embed inputs that recorded networks never trained on (needs both data sets)"
     sub = command("probe", probe, text)
     sub.add_argument("names", nargs="+", metavar="NAME")

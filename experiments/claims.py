@@ -87,7 +87,7 @@ def lshapes_measures(record: Record) -> dict[str, Any]:
 def lshapes_rows(name: str = "lshapes-spe-seed0") -> list[Row]:
     """The claims of section 4.1."""
     best = TARGETS["synthetic"]["bayes_optimal"]
-    claims = (
+    claims: tuple[tuple[str, str, str, int | None], ...] = (
         ("Section 4.1", f"The Bayes-optimal rule gets {best} % right",
          "equal within two standard errors", None),
         ("Section 4.1", "SPE comes near the Bayes-optimal rule", "within one point of it", None),

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from experiments.record import TEST_IMAGES, is_done, load
-from experiments.runs import RUNS, Run
+from experiments.runs import RUNS, Run, at_budget
 from experiments.train import checkpoint_of
 from spe.evaluation import mean_and_sem
 
@@ -23,13 +23,13 @@ CLASSIFIER = {  # with which the tables score each method
 }
 
 
-def cells() -> list[dict[str, Any]]:
+def cells(budget: str = "cpu") -> list[dict[str, Any]]:
     """Every number of the paper's tables with ours, in percent, or None where it is missing.
 
     `ours` is the mean over the recorded seeds. `sem` is its standard error over seeds, or that
     of testing (`error_of`) if it is larger: two or three seeds may agree by chance.
     """
-    found = [_cell("synthetic", "SPE", "clean_support_clean_query", "accuracy")]
+    found = [_cell("synthetic", "SPE", "clean_support_clean_query", "accuracy", budget)]
     found[0]["paper"] = TARGETS["synthetic"]["accuracy"]
     for table in ("omniglot_2d", "ndigit_mnist"):
         target = TARGETS[table]
@@ -38,14 +38,17 @@ def cells() -> list[dict[str, Any]]:
                 continue
             for method, numbers in methods.items():
                 for column, paper in zip(target["columns"], numbers, strict=True):
-                    found.append(_cell(table, method, condition, column) | {"paper": paper})
+                    cell = _cell(table, method, condition, column, budget)
+                    found.append(cell | {"paper": paper})
     return found
 
 
-def _cell(table: str, method: str, condition: str, column: str) -> dict[str, Any]:
+def _cell(
+    table: str, method: str, condition: str, column: str, budget: str = "cpu"
+) -> dict[str, Any]:
     runs, wanted = _runs_of(table, method, condition, column)
-    done = [run for run in runs if is_done(run.name)]
-    rows = [load(run.name).metric(condition=condition, **wanted) for run in done]
+    done = [run for run in runs if is_done(run.name, budget)]
+    rows = [load(run.name, budget).metric(condition=condition, **wanted) for run in done]
     ours, sem = None, None
     if rows:
         ours, sem = mean_and_sem(torch.tensor([100 * row["accuracy"] for row in rows]))
@@ -99,26 +102,26 @@ def _runs_of(
     return [RUNS[name] for name in names if name in RUNS], wanted
 
 
-def status() -> list[dict[str, Any]]:
+def status(budget: str = "cpu") -> list[dict[str, Any]]:
     """All runs in order of importance: done, started or missing."""
     rows = []
     for run in RUNS.values():
         row = {"name": run.name, "group": run.group, "status": "missing", "seconds": None}
-        if is_done(run.name):
-            info = load(run.name).info
+        if is_done(run.name, budget):
+            info = load(run.name, budget).info
             row |= {"status": "done", "seconds": info["training_seconds"]}
             row |= {"updates": info["updates"]}
-        elif checkpoint_of(run, "cpu").exists():
+        elif checkpoint_of(at_budget(run, budget), budget).exists():
             row["status"] = "started"
         rows.append(row)
     return rows
 
 
-def as_text() -> str:
+def as_text(budget: str = "cpu") -> str:
     """The ledger for a terminal."""
-    lines = []
+    lines = ["With one seed, ± is the error of testing alone: another seed may differ by more."]
     table = None
-    for cell in cells():
+    for cell in cells(budget):
         if cell["table"] != table:
             table = cell["table"]
             lines += ["", f"{table}: paper, ours ± standard error, difference (seeds)"]
@@ -128,7 +131,7 @@ def as_text() -> str:
             gap = cell["ours"] - cell["paper"]
             ours = f"{cell['ours']:6.1f} ± {cell['sem']:.1f}  {gap:+5.1f}  ({len(cell['runs'])})"
         lines.append(f"  {name}{cell['paper']:6.1f}  {ours}")
-    rows = status()
+    rows = status(budget)
     lines += ["", "runs"]
     for row in rows:
         time = "" if row["seconds"] is None else f"{row['seconds'] / 60:6.1f} min"

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
@@ -59,6 +60,12 @@ def do_run(
         for kept in (folder_of("runs", budget) / run.name, checkpoint):
             sweep(kept.parent, f".{kept.name}-*")
         if record.is_done(run.name, budget):
+            before = record.load(run.name, budget).run
+            if replace(before, group=run.group, keep=run.keep) != run:
+                raise ValueError(
+                    f"{run.name} is recorded with other settings; give the new ones another name, "
+                    "or remove the record's folder"
+                )
             checkpoint.unlink(missing_ok=True)  # a kill may have come right after recording
             report(f"{run.name}  is recorded already")
             return False

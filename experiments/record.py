@@ -396,8 +396,11 @@ class Record:
         """The trained model, in evaluation mode."""
         from safetensors.torch import load_file
 
+        path = self.folder / "model.safetensors"
+        if not path.exists():
+            raise FileNotFoundError(f"{self.info['name']} keeps run.json alone, no weights")
         model = build_model(self.run)
-        model.load_state_dict(load_file(self.folder / "model.safetensors"))
+        model.load_state_dict(load_file(path))
         return model.eval()
 
 
@@ -407,8 +410,9 @@ def load(name: str, budget: str = "cpu") -> Record:
         raise ValueError(f"budget: got {budget!r}, expected one of {', '.join(BUDGETS)}")
     folder = folder_of("runs", budget) / name
     if not (folder / "run.json").exists():
+        other = "" if budget == "cpu" else f" --budget {budget}"
         raise FileNotFoundError(
-            f"{name} is not recorded; python -m experiments train {name} makes it"
+            f"{name} is not recorded; python -m experiments train {name}{other} makes it"
         )
     return Record(folder, json.loads((folder / "run.json").read_text()))
 

@@ -60,8 +60,11 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     reject_label: None stands for -1, or "none of these" where classes have names.
     n_samples: points of the integral of Eq. 7; batch_size: images embedded at once.
 
+    A change of ``noise`` acts at the next ``fit``, of all others at once.
+
     X is images (n, channels, height, width), or (n, height, width) for one channel: an array
-    or a tensor, uint8, or floating point as the network was trained with.
+    or a tensor, uint8, or floating point on the scale that the network was trained with
+    (those of ``spe`` take 0 to 1).
     """
 
     classes_: NDArray[Any]
@@ -195,7 +198,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     @classmethod
     def load(cls, path: str | Path, model: nn.Module | None = None) -> FewShotClassifier:
-        """Read what :meth:`save` wrote. A network that is not of ``spe`` has to be given."""
+        """Read what :meth:`save` wrote.
+
+        A network of your own has to be given as ``model``; its weights become those of the file.
+        """
         from safetensors import SafetensorError, safe_open
 
         try:
@@ -209,7 +215,10 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         weights = {k[6:]: v for k, v in tensors.items() if k.startswith("model.")}
         if model is None:
             model = _rebuild(about, weights).to(tensors["prototypes.mean"].dtype)
-        model.load_state_dict(weights)
+        try:
+            model.load_state_dict(weights)
+        except RuntimeError as error:
+            raise ValueError(f"model does not fit the weights of {path}: {error}") from error
         self = cls(model, **about["settings"])
         self.noise_ = float(about["noise"])
         self.classes_ = np.array(about["classes"], dtype=np.dtype(about["dtype"]))
@@ -327,8 +336,8 @@ def _rebuild(about: dict[str, Any], weights: dict[str, Tensor]) -> nn.Module:
     encoder = {c.__name__: c for c in _ENCODERS}.get(about["encoder"])
     if model is None or encoder is None:
         raise ValueError(
-            f"model {about['model']} with encoder {about['encoder']} is not of this package; "
-            "expected it as load(path, model)"
+            f"model {about['model']} with encoder {about['encoder']} cannot be rebuilt from a "
+            "file; expected it as load(path, model)"
         )
     stochastic = issubclass(model, models.StochasticEmbedding)
     last = max((k for k in weights if k.startswith("encoder.net.")), key=_layer)

@@ -58,7 +58,7 @@ def embed_set(
     if data.smallest_class != data.ids.shape[1]:
         raise ValueError(
             f"data: the smallest class has {data.smallest_class} images, the largest "
-            f"{data.ids.shape[1]}; expected classes of equal size"
+            f"{data.ids.shape[1]}; expected classes of equal size, such as those of data.even()"
         )
     classes, items = data.every_item()
     parts, hidden = [], []

@@ -87,8 +87,11 @@ def fit(
     is better), of which `select` chooses the weights to keep; without it the last weights stay.
     `patience` stops after that many validations without a better score. With `checkpoint`, a file,
     progress is written there every `checkpoint_seconds`, and a later call with the same arguments
-    continues from it. `report` receives each validation's row; `progress` shows a bar (None: only
-    on a terminal).
+    continues from it, or returns at once what is finished. Only the settings of this call are
+    compared with the file's, not `sample` or the model's options: give each experiment a file of
+    its own. (A network with dropout draws from torch's global generator, which the file does not
+    hold: resumed, it ends at other weights.) `report` receives each validation's row; `progress`
+    shows a bar (None: only on a terminal). The model is left in evaluation mode.
     """
     from tqdm import tqdm
 
@@ -99,7 +102,10 @@ def fit(
         counts["patience"] = patience
     for name, value in counts.items():
         check_count(name, value)
-    checkpoint = None if checkpoint is None else Path(checkpoint)
+    if checkpoint is not None:
+        import safetensors  # noqa: F401  if it is missing, say so before the work is done
+
+        checkpoint = Path(checkpoint)
 
     model.to(memory_format=torch.channels_last)
     learned = [p for p in model.parameters() if p.requires_grad]
@@ -127,8 +133,7 @@ def fit(
     first_since_row = history.rows[-1]["update"] if history.rows else 0
     disable = None if progress is None else not progress  # None: shown on a terminal only
     bar = tqdm(total=updates, initial=history.updates, unit="update", disable=disable)
-    model.train()
-    with _half_precision_encoder(model, mixed_precision), bar:
+    with _training(model), _half_precision_encoder(model, mixed_precision), bar:
         while not history.stopped:
             lr = learning_rate(history.updates, updates, schedule, peak_lr, halve_every)
             for group in optimizer.param_groups:
@@ -160,15 +165,16 @@ def fit(
                 if validate is not None:
                     model.eval()
                     with torch.inference_mode():
-                        row |= validate(model)
+                        scores = validate(model)
                     model.train()
+                    if select not in scores:
+                        raise ValueError(f"select={select!r}; expected one of {', '.join(scores)}")
+                    row |= scores
                 history.seconds = time.monotonic() - started
                 row["seconds"] = round(history.seconds, 1)
                 history.rows.append(row)
                 first_since_row = update
                 running.zero_()
-                if validate is not None and select not in row:
-                    raise ValueError(f"select={select!r}; expected one of {', '.join(row)}")
                 score = row[select] if validate is not None else -row["loss"]
                 if not math.isfinite(score):
                     model.load_state_dict(best)
@@ -192,7 +198,6 @@ def fit(
                 _save(checkpoint, settings, history, model, best, optimizer, running, generator)
                 saved = time.monotonic()
     model.load_state_dict(best)
-    model.eval()
     return history
 
 
@@ -296,6 +301,16 @@ def _load(
     except (KeyError, RuntimeError) as error:
         raise ValueError(f"{checkpoint} does not fit this model ({error}); {afresh}") from error
     return history
+
+
+@contextmanager
+def _training(model: nn.Module) -> Iterator[None]:
+    """Training mode for a while; evaluation mode after it, whatever happens."""
+    model.train()
+    try:
+        yield
+    finally:
+        model.eval()
 
 
 @contextmanager

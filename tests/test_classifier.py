@@ -265,8 +265,10 @@ def test_what_is_saved_comes_back_the_same(name: str, tmp_path: Path) -> None:
 def test_a_network_of_your_own_is_given_when_loading(tmp_path: Path) -> None:
     path = tmp_path / "c.safetensors"
     fitted().save(path)
-    with pytest.raises(ValueError, match=r"model Pixels .* is not of this package"):
+    with pytest.raises(ValueError, match=r"model Pixels .* cannot be rebuilt from a file"):
         FewShotClassifier.load(path)
+    with pytest.raises(ValueError, match="model does not fit the weights of"):
+        FewShotClassifier.load(path, torch.nn.Linear(3, 3))
     back = FewShotClassifier.load(path, Pixels())
     assert back.score(*animals()) == 1
     with safe_open(path, "pt") as file:

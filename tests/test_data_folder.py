@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from spe.data import image_folder
+from spe.data import image_folder, read_pictures
 from spe.episodes import sample_episode
 
 
@@ -146,3 +146,12 @@ def test_folders_without_classes_or_pictures_are_refused(folder, tmp_path):
         image_folder(folder)
     with pytest.raises(ValueError, match="size"):
         image_folder(folder, size=0)
+
+
+def test_single_pictures_are_read_as_a_folder_reads_them(folder):
+    files = sorted((folder / "light").iterdir())
+    assert torch.equal(read_pictures(files), image_folder(folder).tiles[2:5])
+    assert read_pictures([str(files[0])], size=16, colour=True).shape == (1, 3, 16, 16)
+    for nothing in ([], str(files[0])):
+        with pytest.raises(ValueError, match="files: expected a list of picture files"):
+            read_pictures(nothing)

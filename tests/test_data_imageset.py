@@ -107,3 +107,39 @@ def test_a_probability_of_occlusion_is_named_as_it_was_given(data):
     for occlude in (1.5, -0.1, float("nan")):
         with pytest.raises(ValueError, match="occlude: expected a probability from 0 to 1, got"):
             data.take(*data.every_item(), occlude=occlude)
+
+
+def test_a_set_is_made_from_images_and_labels_in_any_order():
+    images = torch.arange(6, dtype=torch.uint8).view(6, 1, 1, 1)
+    labels = torch.tensor([2, 0, 2, 1, 2, 0])
+    data = ImageSet.from_labels(images, labels, ["a", "b", "c"])
+    assert data.counts.tolist() == [2, 1, 3]
+    assert data.names == ("a", "b", "c")
+    classes, items = data.every_item()
+    taken, _ = data.take(classes, items)
+    assert sorted(zip(classes.tolist(), taken.flatten().tolist(), strict=True)) == sorted(
+        zip(labels.tolist(), range(6), strict=True)
+    )
+    assert ImageSet.from_labels(images, labels).names == ("0", "1", "2")
+
+
+def test_an_even_set_has_as_many_of_each_class_as_the_smallest():
+    images = torch.zeros(6, 1, 1, 1, dtype=torch.uint8)
+    data = ImageSet.from_labels(images, torch.tensor([0, 0, 0, 1, 1, 0])).even()
+    assert data.counts.tolist() == [2, 2]
+    assert data.smallest_class == data.ids.shape[1] == 2
+
+
+@pytest.mark.parametrize(
+    ("labels", "says"),
+    [
+        ([0, 1], "labels: expected long"),
+        ([0.0, 1.0, 2.0], "labels: expected long"),
+        ([0, 1, -1], "from 0 on"),
+        ([0, 1, 3], "none has label 2"),
+    ],
+)
+def test_labels_that_make_no_set_are_refused(labels, says):
+    images = torch.zeros(3, 1, 1, 1, dtype=torch.uint8)
+    with pytest.raises((TypeError, ValueError), match=says):
+        ImageSet.from_labels(images, torch.tensor(labels))

@@ -493,3 +493,15 @@ def test_means_that_half_precision_cannot_hold_are_refused():
     far = spe.Gaussian(torch.full((1, 1, 2), 1e5), torch.ones(1, 1, 2))
     with pytest.raises(ValueError, match=r"cannot hold the means of 'seen\.clean'"):
         record.in_half("seen.clean", far)
+
+
+def test_runs_of_another_budget_are_listed_and_scored_too(smoke, monkeypatch, capsys):
+    monkeypatch.setenv("SPE_RUNS", str(smoke))
+    assert main(["runs", "--budget", "quick"]) == 0
+    assert f"1 of {len(RUNS)} runs done" in capsys.readouterr().out
+    assert main(["evaluate", "lshapes-spe-seed0", "--budget", "quick", "--device", "cpu"]) == 0
+    assert capsys.readouterr().out.count("largest change 0.000 standard errors") == 2
+    assert main(["runs"]) == 0
+    assert f"0 of {len(RUNS)} runs done" in capsys.readouterr().out
+    assert main(["evaluate", "sampler-naive-s1-rep0", "--budget", "quick"]) == 2
+    assert "train sampler-naive-s1-rep0 --budget quick" in capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -153,3 +154,11 @@ def test_a_second_make_does_nothing(bare: Path) -> None:
     os.utime(bare / "constraints.txt", (2**32, 2**32))
     for target in ("book", "install"):
         assert "pip" in _make(bare, "-n", target).stdout
+
+
+def test_the_examples_of_the_readme_run(capsys):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(blocks) == 2
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), {})
+        assert capsys.readouterr().out.startswith("tensor(")

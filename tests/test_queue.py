@@ -2,13 +2,14 @@
 
 import errno
 import fcntl
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ def make_record(folder: Path) -> Path:
     """A record of RUN, as far as the queue looks at it."""
     path = folder / "runs-quick" / RUN.name
     path.mkdir(parents=True)
-    (path / "run.json").write_text("{}")
+    (path / "run.json").write_text(json.dumps({"definition": asdict(RUN)}))
     return path
 
 
@@ -115,6 +116,13 @@ def test_a_recorded_run_keeps_no_checkpoint_to_be_resumed_from(elsewhere):
     checkpoint.touch()
     assert not queue.do_run(RUN, "quick", report=str)
     assert not checkpoint.exists()
+
+
+def test_a_record_of_other_settings_is_not_taken_for_the_run(elsewhere):
+    make_record(elsewhere)
+    other = replace(RUN, estimator="bound")
+    with pytest.raises(ValueError, match=f"{RUN.name} is recorded with other settings"):
+        queue.do_run(other, "quick", report=str)
 
 
 def test_an_interrupted_queue_waits_for_its_workers(monkeypatch):

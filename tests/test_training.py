@@ -359,11 +359,30 @@ def test_an_unknown_score_and_a_length_of_zero_are_named():
             validate=lambda net: {"accuracy": 1.0}, **other,
         )  # fmt: skip
 
-    with pytest.raises(ValueError, match=r"select='acuracy'; expected one of .*accuracy"):
-        attempt(select="acuracy")
+    for select in ("acuracy", "loss"):  # a loss would be maximised
+        with pytest.raises(ValueError, match=f"select='{select}'; expected one of accuracy$"):
+            attempt(select=select)
     for name in ("validate_every", "halve_every", "patience"):
         with pytest.raises(ValueError, match=f"{name}=0; expected an integer of at least 1"):
             attempt(**{name: 0})
+
+
+def test_a_model_is_left_in_evaluation_mode_whatever_happens():
+    def interrupted(generator):
+        raise KeyboardInterrupt
+
+    net = model("PN")
+    with pytest.raises(KeyboardInterrupt):
+        fit(net, interrupted, updates=2, generator=torch.Generator())
+    assert not net.training
+
+
+def test_without_safetensors_a_run_with_a_checkpoint_does_not_even_begin(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    net, drawn = model("PN"), []
+    with pytest.raises(ImportError, match="safetensors"):
+        fit(net, drawn.append, updates=2, generator=torch.Generator(), checkpoint=tmp_path / "c")
+    assert not drawn
 
 
 class Idle(Fragile):

@@ -6,7 +6,7 @@
 from spe.data.characters import omniglot
 from spe.data.digits import ndigit
 from spe.data.fetch import DataNotFoundError
-from spe.data.folder import image_folder
+from spe.data.folder import image_folder, read_pictures
 from spe.data.imageset import ImageSet
 from spe.data.lshapes import lshape_set
 from spe.data.occlusion import occlude
@@ -19,4 +19,5 @@ __all__ = [
     "ndigit",
     "occlude",
     "omniglot",
+    "read_pictures",
 ]

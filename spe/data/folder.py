@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -32,12 +33,19 @@ def image_folder(folder: str | os.PathLike, size: int = 28, colour: bool = False
     if not classes:
         raise ValueError(f"folder: expected one folder a class, found none in {folder}")
     files = {path.name: _pictures(path) for path in classes}
-    tiles = [_read(file, size, colour) for group in files.values() for file in group]
+    tiles = read_pictures([file for group in files.values() for file in group], size, colour)
     counts = torch.tensor([len(group) for group in files.values()])
-    first = counts.cumsum(0) - counts  # each class's first tile
-    slot = torch.arange(int(counts.max())).minimum(counts[:, None] - 1)  # the last one repeats
-    ids = (first[:, None] + slot).unsqueeze(2)
-    return ImageSet(torch.from_numpy(np.stack(tiles)), ids, counts, tuple(files))
+    return ImageSet.from_labels(tiles, torch.arange(len(files)).repeat_interleave(counts), [*files])
+
+
+def read_pictures(
+    files: Sequence[str | os.PathLike], size: int = 28, colour: bool = False
+) -> torch.Tensor:
+    """Single picture files, read as `image_folder` reads them: uint8 (n, C, size, size)."""
+    check_count("size", size)
+    if isinstance(files, str | os.PathLike) or not len(files):
+        raise ValueError(f"files: expected a list of picture files, got {files!r}")
+    return torch.from_numpy(np.stack([_read(Path(file), size, colour) for file in files]))
 
 
 def _pictures(folder: Path) -> list[Path]:

@@ -49,6 +49,27 @@ class ImageSet:
             _check_range("ids", self.ids, 0, len(self.tiles) - 1)
             _check_range("counts", self.counts, 1, self.ids.shape[1])
 
+    @classmethod
+    def from_labels(
+        cls, images: Tensor, labels: Tensor, names: Sequence[str] | None = None
+    ) -> ImageSet:
+        """A set of images, uint8 (n, C, H, W), with labels 0 … n_classes − 1 in any order.
+
+        Without `names` the classes are called by their numbers.
+        """
+        if labels.dtype != torch.long or labels.shape != images.shape[:1]:
+            raise TypeError(f"labels: expected long ({len(images)},), {_came(labels)}")
+        if len(labels) == 0 or labels.min() < 0:
+            raise ValueError("labels: expected at least one, from 0 on")
+        counts = labels.bincount()
+        if not counts.all():
+            empty = int((counts == 0).nonzero()[0])
+            raise ValueError(f"labels: expected an image of each class, none has label {empty}")
+        first = counts.cumsum(0) - counts  # where each class begins, in order of labels
+        slot = torch.arange(int(counts.max()), device=labels.device).minimum(counts[:, None] - 1)
+        ids = labels.argsort(stable=True)[first[:, None] + slot].unsqueeze(2)
+        return cls(images, ids, counts, tuple(names or map(str, range(len(counts)))))
+
     @property
     def n_classes(self) -> int:
         return self.ids.shape[0]
@@ -76,6 +97,11 @@ class ImageSet:
         """The same set on another device."""
         tiles, ids, counts = (t.to(device) for t in (self.tiles, self.ids, self.counts))
         return ImageSet(tiles, ids, counts, self.names)
+
+    def even(self) -> ImageSet:
+        """The first items of each class, as many as the smallest has; the tiles are shared."""
+        k = self.smallest_class
+        return ImageSet(self.tiles, self.ids[:, :k], self.counts.clamp(max=k), self.names)
 
     def subset(self, class_indices: Sequence[int] | Tensor) -> ImageSet:
         """Some of the classes, in the order given; the tiles are shared."""
