@@ -178,6 +178,8 @@ def within_sem(y: Tensor) -> float:
 
     The error bar of Masson and Loftus (2003), from the interaction of task and method (chapter 9).
     """
+    if y.dim() != 2 or min(y.shape) < 2:
+        raise ValueError(f"y has shape {tuple(y.shape)}; expected at least two tasks and methods")
     n_tasks, n_methods = y.shape
     left = y - y.mean(1, keepdim=True) - y.mean(0) + y.mean()
     mean_square = left.square().sum() / ((n_tasks - 1) * (n_methods - 1))

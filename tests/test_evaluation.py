@@ -280,3 +280,9 @@ def test_a_model_that_cannot_embed_goes_on_training_as_before():
     with pytest.raises(ValueError, match="images has shape"):
         embed_images(net, torch.zeros(2, 5, 7, 7))
     assert net.training
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (4, 1), (4,)])
+def test_an_error_within_tasks_needs_two_tasks_and_two_methods(shape):
+    with pytest.raises(ValueError, match="expected at least two tasks and methods"):
+        within_sem(torch.zeros(shape))
