@@ -29,7 +29,7 @@ def main() -> None:
 
     started = time.monotonic()
     rows: list[dict[str, Any]] = []
-    for part in (cases.prediction, cases.steps, cases.against_easyfsl):
+    for part in (cases.prediction, cases.steps, cases.against_hib, cases.against_easyfsl):
         for row in part(options.pairs):
             rows.append(row)
             print(line(row), flush=True)
@@ -59,7 +59,8 @@ def line(row: dict[str, Any]) -> str:
     """One measurement as a line of the Markdown table."""
     goal = f"{row['goal']} {row['limit']:.2f}" if row["goal"] else "–"
     reached = {True: "yes", False: "no", None: "–"}[row.get("reached")]
-    return f"| {row['name']} | {row['value']:.2f} | {goal} | {reached} |"
+    spread = "–".join(f"{q:.2f}" for q in row["quartiles"]) if "quartiles" in row else "–"
+    return f"| {row['name']} | {row['value']:.2f} | {spread} | {goal} | {reached} |"
 
 
 def table(results: dict[str, Any]) -> str:
@@ -69,7 +70,7 @@ def table(results: dict[str, Any]) -> str:
         f"Medians of {machine['pairs']} interleaved pairs in one run, {machine['threads']} "
         f"thread(s), torch {machine['torch']}. Peak memory is that of tensors, by torch.profiler.\n"
     )
-    head = "| ratio | measured | goal | reached |\n|---|---|---|---|\n"
+    head = "| ratio | measured | quartiles | goal | reached |\n|---|---|---|---|---|\n"
     return head + "\n".join(line(row) for row in results["ratios"]) + "\n\n" + about
 
 

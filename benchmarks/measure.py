@@ -15,11 +15,12 @@ Step = Callable[[], object]
 
 
 class Compared(NamedTuple):
-    """Median seconds of either step, and the median over pairs of first / second."""
+    """Median seconds of either step, and the median and quartiles over pairs of first / second."""
 
     first: float
     second: float
     ratio: float
+    quartiles: tuple[float, float]
 
 
 def seconds(step: Step) -> float:
@@ -45,9 +46,9 @@ def compare(first: Step, second: Step, pairs: int) -> Compared:
         else:
             early = seconds(first)
             times.append((early, seconds(second)))
-    ratio = statistics.median(a / b for a, b in times)
+    low, ratio, high = statistics.quantiles((a / b for a, b in times), n=4, method="inclusive")
     a, b = (statistics.median(column) for column in zip(*times, strict=True))
-    return Compared(a, b, ratio)
+    return Compared(a, b, ratio, (low, high))
 
 
 class Apart:

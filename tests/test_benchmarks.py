@@ -15,7 +15,8 @@ MADE = {
     "machine": {"processor": "x", "threads": 1, "torch": "2", "pairs": 3},
     "ratios": [
         {"name": "a / b", "value": 1.5, "goal": "at most", "limit": 1.05, "reached": False},
-        {"name": "c / d", "value": 2.5, "goal": "at least", "limit": 2.0, "reached": True},
+        {"name": "c / d", "value": 2.5, "goal": "at least", "limit": 2.0, "reached": True}
+        | {"quartiles": [2.25, 2.75]},
         {"name": "e / f", "value": 1.0, "goal": None, "limit": None},
     ],
     "growth": {
@@ -30,6 +31,12 @@ def test_steps_take_turns() -> None:
     calls: list[str] = []
     compare(lambda: calls.append("a"), lambda: calls.append("b"), pairs=4)
     assert "".join(calls) == "abab" + "abbaabba"
+
+
+def test_a_ratio_lies_between_its_quartiles() -> None:
+    found = compare(lambda: sum(range(2000)), lambda: sum(range(1000)), pairs=5)
+    low, high = found.quartiles
+    assert low <= found.ratio <= high
 
 
 def count_into(path: Path) -> Callable[[], None]:
@@ -59,8 +66,9 @@ def test_results_become_a_table_and_a_picture(tmp_path: Path) -> None:
     write(MADE, tmp_path)
     assert json.loads((tmp_path / "results.json").read_text()) == MADE
     text = (tmp_path / "table.md").read_text()
-    assert "| a / b | 1.50 | at most 1.05 | no |" in text
-    assert "| e / f | 1.00 | – | – |" in text
+    assert "| a / b | 1.50 | – | at most 1.05 | no |" in text
+    assert "| c / d | 2.50 | 2.25–2.75 | at least 2.00 | yes |" in text
+    assert "| e / f | 1.00 | – | – | – |" in text
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 
