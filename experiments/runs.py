@@ -56,7 +56,7 @@ class Run:
 
 
 NDIGIT: dict[int, dict[str, Any]] = {
-    2: {"way": 70, "shot": 5, "query": 5, "updates": 10_000, "occlude": 0.2},
+    2: {"way": 70, "shot": 5, "query": 5, "updates": 10_000, "occlude": 0.2, "peak_lr": 1e-2},
     3: {"way": 100, "shot": 5, "query": 4, "updates": 8000, "occlude": 0.2, "peak_lr": 1e-2},
 }
 OMNIGLOT: dict[str, Any] = {"way": 60, "query": 5, "updates": 1000}
