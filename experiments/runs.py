@@ -61,9 +61,9 @@ NDIGIT: dict[int, dict[str, Any]] = {
 }
 OMNIGLOT: dict[str, Any] = {"way": 60, "query": 5, "updates": 1000}
 SAMPLER: dict[str, Any] = {"updates": 400}
-VARIANT: dict[str, Any] = {"updates": 2000, "peak_lr": 1e-2, "keep": False}
+VARIANT: dict[str, Any] = {"updates": 2000, "keep": False}
 PAIRS: dict[int, dict[str, Any]] = {  # as many classes and updates as an episode's
-    n: NDIGIT[n] | {"shot": 5, "query": 0, "pairs": 4096, "peak_lr": 1e-2} for n in NDIGIT
+    n: NDIGIT[n] | {"query": 0, "pairs": 4096} for n in NDIGIT
 }
 LSHAPES: dict[str, Any] = {
     "way": 4,
@@ -161,6 +161,7 @@ def _definitions() -> list[Run]:
             if share or method != "SPE":
                 name = f"mislabel{share}-ndigit2-d2-{method.lower()}-seed0"
                 change = VARIANT | {"name": name, "mislabel": share / 100}
+                change |= {"beta": 1e-5} if method == "HIB" else {}  # the best of the sweep
                 runs.append(_ndigit(method, 2, 2, 0, group=7, **change))
     runs += [_omniglot(m, shot, True, 0, 7, d=64, keep=False) for shot in (1, 5) for m in ours]
     return runs
