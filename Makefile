@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install -q -c constraints.txt
+# Files side by side, each in one process: a notebook's cells share a kernel.
+PYTEST := $(PY) -m pytest --nbval --numprocesses auto --maxprocesses 4 --dist loadfile
 CODE := $(wildcard spe experiments tools tests benchmarks conftest.py chapters)
 TYPED := $(wildcard spe experiments tools)
 PAGES := _config.yml _toc.yml intro.md references.bib \
@@ -59,11 +61,11 @@ serve: _build/.stamp-html
 	$(PY) -m http.server --bind 127.0.0.1 --directory _build/html 8000
 
 test: lint
-	$(PY) -m pytest --nbval
+	$(PYTEST)
 
 # Stored numbers must be those of any CPU, so these chapters also run with torch's plainest kernels.
 digits: $(VENV)/.stamp-install
-	ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 $(PY) -m pytest -q --nbval $(PORTABLE)
+	ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 $(PYTEST) -q $(PORTABLE)
 
 lint: $(VENV)/.stamp-install
 	$(PY) -m ruff check $(CODE)

@@ -11,6 +11,9 @@ from tools.notebooks import needs, read
 
 # pytester runs a pytest inside a test.
 pytest_plugins = ["pytester"]
+# Files that are tested side by side share the cores, or their threads would wait for each other.
+if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 0)):
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // workers)))
 # A progress bar writes to stderr, which nbval would compare.
 os.environ["TQDM_DISABLE"] = "1"
 # Some virtual machines announce matrix units (AMX) and die of their instructions; half precision
