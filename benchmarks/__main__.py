@@ -90,20 +90,21 @@ def picture(results: dict[str, Any]) -> bytes:
         "learn": "training estimate, both passes",
         "prototypes": "prototypes, both passes",
     }
-    figure, axes = plt.subplots(1, 4, figsize=(10.5, 3.1), sharey=True)
-    for ax, (axis, curves) in zip(axes, results["growth"].items(), strict=True):
+    figure, axes = plt.subplots(2, 2, figsize=(6.4, 5.2), sharey=True)
+    for ax, (axis, curves) in zip(axes.flat, results["growth"].items(), strict=True):
         for name, values in curves.items():
             if name != "at":
                 ax.loglog(curves["at"], values, "o-", color=colors[name], label=names[name])
         ax.set_xlabel(axis)
         ax.grid(True)
-    axes[0].set_ylabel("milliseconds")
+    for ax in axes[:, 0]:
+        ax.set_ylabel("milliseconds")
     handles = {}
-    for ax in axes:
+    for ax in axes.flat:
         handles |= dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
-    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=3)
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=1)
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", metadata={"Software": None})
+    figure.savefig(buffer, format="png", dpi=160, metadata={"Software": None})
     plt.close(figure)
     return buffer.getvalue()
 

@@ -302,11 +302,13 @@ def cost_rows() -> list[Row]:
 def knob_rows() -> list[Row]:
     """SPE without a knob, HIB with one."""
 
-    def accuracy(name: str, classifier: str, test: str = "seen") -> float | None:
+    def accuracy(
+        name: str, classifier: str, test: str = "seen", what: str = "accuracy"
+    ) -> float | None:
         if not is_done(name):
             return None
         wanted = {"test": test, "condition": CLEAN, "classifier": classifier}
-        return 100 * load(name).metric(**wanted)["accuracy"]
+        return 100 * load(name).metric(**wanted)[what]
 
     start = {
         label: {
@@ -326,13 +328,16 @@ def knob_rows() -> list[Row]:
         insensitive = Finding([("start", abs(mean) < SAME)], text, ("gammaepisode-*",), close)
     names = {b: f"ndigit2-d2-hib-beta{b}" for b in BETAS} | {"1e-4": "ndigit2-d2-hib-seed0"}
     found = {b: accuracy(name, "5-NN match") for b, name in names.items()}
-    known = [value for value in found.values() if value is not None]
+    known = {b: value for b, value in found.items() if value is not None}
     sensitive = Finding([("β", None)])
     if len(known) > 1:
-        spread = max(known) - min(known)
-        text = f"{spread:.1f} points over {len(known)} of {len(found)} values"
-        enough = True if spread > SAME else False if len(known) == len(found) else None
-        sensitive = Finding([("β", enough)], text, ("ndigit2-d2-hib-beta*",))
+        ends = (max(known, key=known.__getitem__), min(known, key=known.__getitem__))
+        spread, complete = known[ends[0]] - known[ends[1]], len(known) == len(found)
+        error = math.hypot(*(accuracy(names[b], "5-NN match", what="sem") or 0 for b in ends))
+        text = f"{spread:.1f} ± {error:.1f} points over {len(known)} of {len(found)} values"
+        enough = True if spread > SAME else False if complete else None
+        close = complete and abs(spread - SAME) <= 2 * error
+        sensitive = Finding([("β", enough)], text, ("ndigit2-d2-hib-beta*",), close)
     default, none = (accuracy(names[b], "5-NN match", test="unseen") for b in ("1e-4", "0"))
     forgetful = Finding([("β = 0", None)])
     if default is not None and none is not None:
@@ -343,8 +348,8 @@ def knob_rows() -> list[Row]:
              f"the two readings of where γ starts differ by less than {SAME} points; undecided if "
              "that is within two standard errors of the limit", 13, insensitive),
         _row("Section 2", "HIB depends critically on β",
-             f"clean accuracies of the sweep, one seed each, differ by more than {SAME} points",
-             None, sensitive),
+             f"clean accuracies of the sweep, one seed each, differ by more than {SAME} points; "
+             "undecided if that is within two standard errors of the limit", None, sensitive),
         _row("Section 5", "Without its bottleneck HIB does not generalise to unseen classes",
              f"clean unseen accuracy at β = 0 more than {SAME} points below that at 1e-4, one seed "
              "each", None, forgetful),
@@ -379,6 +384,7 @@ def chapter_rows(number: int, where: str, claim: int | None = None) -> list[Row]
 
     For chapters that need pictures, or more than a record holds; nbval keeps the outputs true. A
     line reads "- claim: **holds**. *Rule:* rule"; the rule may stand in the chapter's text alone.
+    A list may have a title in italics, which goes before each of its claims.
     """
     answer = rf"\*\*({HOLDS}|{SO_FAR}|{FAILS}|{UNDECIDED})\*\*\.?"
     line = re.compile(rf"^- (.+?): {answer}(?: \*Rule:\* (.+))?$", re.MULTILINE)
@@ -387,7 +393,9 @@ def chapter_rows(number: int, where: str, claim: int | None = None) -> list[Row]
         for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
             for output in cell.get("outputs", []):
                 text = "".join(output.get("data", {}).get("text/markdown", ""))
-                for what, verdict, rule in line.findall(text):
+                title = re.match(r"\*([^*\n]+)\*\n\n", text)
+                for claimed, verdict, rule in line.findall(text):
+                    what = f"{title[1]}: {claimed}" if title else claimed
                     ours, rule = f"chapter {number}", rule.rstrip(".") or "as measured there"
                     rows.append(Row(where, what, rule, "stated", ours, verdict, claim=claim))
     return rows
@@ -495,7 +503,8 @@ def hidden_rows(name: str = "ndigit2-d2-spe-seed0") -> list[Row]:
         _row("Section 1", "Variance follows how much is hidden", "rank correlation above 0.5", 14,
              follows),
         _row("Section 5", "Hiding one digit widens one axis alone",
-             "rank correlation above 0.5 on the own axis, below 0.1 on the other", None, aligned),
+             "both digits covered at random; rank correlation of each share with the own axis "
+             "above 0.5, with the other below 0.1", None, aligned),
     ]  # fmt: skip
 
 

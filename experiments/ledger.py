@@ -55,7 +55,7 @@ def _cell(
         errors = [error_of(run, row) for run, row in zip(done, rows, strict=True)]
         within = 100 * sum(errors) / len(rows)  # all seeds meet the same images and episodes
         sem = within if len(rows) == 1 else max(sem, within)
-        ours, sem = round(ours, 2), round(sem, 2)
+        ours, sem = round(ours, 4), round(sem, 4)
     return {
         "table": table,
         "method": method,

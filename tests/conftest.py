@@ -39,7 +39,8 @@ def book_copy(tmp_path: Path) -> Path:
     for name in ("_static", "reference", "benchmarks/results"):
         shutil.copytree(ROOT / name, tmp_path / name)
     (tmp_path / "tools").mkdir()
-    shutil.copy2(ROOT / "tools" / "tagged_math.py", tmp_path / "tools")
+    for name in ("alt_text.py", "tagged_math.py"):
+        shutil.copy2(ROOT / "tools" / name, tmp_path / "tools")
     # The real one leads to chapters, which stay behind.
     (tmp_path / "reference" / "equations.md").write_text("# Equations\n", encoding="utf-8")
     (tmp_path / "intro.md").write_text("# A page\n\nIts text.\n", encoding="utf-8")

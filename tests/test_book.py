@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -23,6 +24,13 @@ def test_no_page_loads_anything_from_outside(book: Path) -> None:
 
 def test_no_link_inside_the_book_is_dead(book: Path) -> None:
     assert dead_links(book) == []
+
+
+def test_every_picture_says_in_words_what_it_is(book: Path) -> None:
+    for page in sorted((book / "chapters").glob("ch*.html")):
+        said = re.findall(r'<img alt="([^"]*)"[^>]*_images', page.read_text(encoding="utf-8"))
+        assert said, page.name
+        assert [alt for alt in said if not alt.startswith("Figure ")] == [], page.name
 
 
 def test_the_footer_carries_the_licence_year_and_not_the_default(book: Path) -> None:

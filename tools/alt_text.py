@@ -1,0 +1,33 @@
+"""A Sphinx extension: a figure's caption describes it to those who cannot see it.
+
+Sphinx would read out the name of the image file.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+
+CAPTION = re.compile(r"(Figure|Table) \d+\.\d+")
+
+
+def describe(_: Sphinx, tree: nodes.document) -> None:
+    """Give every image the caption that follows it, up to what there is to see."""
+    waiting: list[nodes.image] = []
+    for node in tree.findall(lambda n: isinstance(n, nodes.image | nodes.paragraph)):
+        if isinstance(node, nodes.image):
+            if not node.get("alt"):
+                node["alt"] = "A picture that the text explains"
+                waiting.append(node)
+        elif CAPTION.match(text := node.astext()):
+            for image in waiting:
+                image["alt"] = text.partition("What to see")[0].strip()
+            waiting = []
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.connect("doctree-read", describe)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
