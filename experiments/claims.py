@@ -336,7 +336,7 @@ def knob_rows() -> list[Row]:
         error = math.hypot(*(accuracy(names[b], "5-NN match", what="sem") or 0 for b in ends))
         text = f"{spread:.1f} ± {error:.1f} points over {len(known)} of {len(found)} values"
         enough = True if spread > SAME else False if complete else None
-        close = complete and abs(spread - SAME) <= 2 * error
+        close = enough is not None and abs(spread - SAME) <= 2 * error
         sensitive = Finding([("β", enough)], text, ("ndigit2-d2-hib-beta*",), close)
     default, none = (accuracy(names[b], "5-NN match", test="unseen") for b in ("1e-4", "0"))
     forgetful = Finding([("β = 0", None)])

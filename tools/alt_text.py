@@ -1,6 +1,6 @@
 """A Sphinx extension: a figure's caption describes it to those who cannot see it.
 
-Sphinx would read out the name of the image file.
+Sphinx would read out the name of the image file. Wide figures get a class, for phones.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 
 CAPTION = re.compile(r"(Figure|Table) \d+\.\d+")
+WIDE = 640  # pixels: a figure of 6.4 inches, whose letters a phone would make too small
 
 
 def describe(_: Sphinx, tree: nodes.document) -> None:
@@ -19,6 +20,9 @@ def describe(_: Sphinx, tree: nodes.document) -> None:
     waiting: list[nodes.image] = []
     for node in tree.findall(lambda n: isinstance(n, nodes.image | nodes.paragraph)):
         if isinstance(node, nodes.image):
+            width = re.fullmatch(r"(\d+)(px)?", str(node.get("width", "")))
+            if width and int(width[1]) > WIDE:
+                node["classes"].append("wide")
             if not node.get("alt"):
                 node["alt"] = "A picture that the text explains"
                 waiting.append(node)
