@@ -325,9 +325,7 @@ def write_beta(folder: Path, beta: str, seen: float, unseen: float) -> None:
     write_run(folder, f"ndigit2-d2-hib-{name}", rows)
 
 
-@pytest.mark.parametrize(
-    ("worst", "verdict"), [(0.5, HOLDS), (0.895, FAILS), (0.877, UNDECIDED)]
-)
+@pytest.mark.parametrize(("worst", "verdict"), [(0.5, HOLDS), (0.895, FAILS), (0.877, UNDECIDED)])
 def test_beta_can_matter_or_not(elsewhere, worst, verdict):
     """One large difference is enough; that there is none takes the whole sweep."""
     write_beta(elsewhere, "1e-4", 0.9, 0.9)
