@@ -408,7 +408,8 @@ def test_a_chapter_s_verdicts_are_read_from_what_it_has_stored(tmp_path, monkeyp
         "- Five is good: **holds so far**.\n",
         "Prose that says **holds** is no verdict.",
     ]
-    shown = {"outputs": [{"data": {"text/markdown": said}}]}
+    titled = ["*Later*\n", "\n", "- Six is even: **holds**.\n"]
+    shown = {"outputs": [{"data": {"text/markdown": text}} for text in (said, titled)]}
     (tmp_path / "chapters").mkdir()
     notebook = tmp_path / "chapters" / "ch42_numbers.ipynb"
     notebook.write_text(json.dumps({"cells": [{"cell_type": "markdown"}, shown]}))
@@ -419,6 +420,7 @@ def test_a_chapter_s_verdicts_are_read_from_what_it_has_stored(tmp_path, monkeyp
         ("Two is less", FAILS, "as measured there"),
         ("Four is near", UNDECIDED, "guessed"),
         ("Five is good", SO_FAR, "as measured there"),
+        ("Later: Six is even", HOLDS, "as measured there"),
     ]
     assert {(row.where, row.ours, row.claim) for row in rows} == {("Fig. 9", "chapter 42", 3)}
     assert claims.chapter_rows(41, "") == []
