@@ -12,7 +12,7 @@ from torch.autograd import gradcheck
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from spe import Gaussian, log_density, log_posterior, multiply, target_log_posterior
-from spe.posterior import normal_points, sobol_points
+from spe.posterior import log_mean_exp, normal_points, sobol_points
 from spe.prototypes import class_product
 
 NOISE = 0.4
@@ -113,6 +113,19 @@ def test_the_default_is_close_to_the_integral() -> None:
     exact = exact_posterior(query, prototypes, NOISE)
     ours = log_posterior(query, prototypes, NOISE).exp()
     torch.testing.assert_close(ours, exact, atol=0.01, rtol=0)
+
+
+@pytest.mark.parametrize("scale", [1.0, 100.0, 1e4, 1e12, 1e30])
+@pytest.mark.parametrize("n", [1, 2, 64])
+def test_what_is_lifted_before_a_mean_of_exponentials_changes_nothing(n: int, scale: float) -> None:
+    x = -scale * torch.rand(n, 5, 3, generator=seeded())
+    x.requires_grad_()
+    plain = x.logsumexp(0) - math.log(n)
+    ours = log_mean_exp(x)
+    torch.testing.assert_close(ours, plain)
+    expected, found = (torch.autograd.grad(value.sum(), x)[0] for value in (plain, ours))
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(found.sum(0), torch.ones(5, 3))
 
 
 def test_random_points_are_unbiased_for_the_integral() -> None:

@@ -136,14 +136,14 @@ FAULTS = [
     Fault(
         "averaged logs",
         "posterior.py",
-        "log_p.logsumexp(0))",
-        "log_p.mean(0) + math.log(n_samples))",
+        "log_mean_exp(log_p))",
+        "log_p.mean(0))",
     ),
     Fault(
         "samples summed",
         "posterior.py",
-        "torch.cat(parts) - math.log(n_samples)",
-        "torch.cat(parts)",
+        "exp().mean(0).log()",
+        "exp().sum(0).log()",
     ),
     Fault(
         "prediction without noise",
@@ -167,13 +167,13 @@ FAULTS = [
     Fault(
         "averaged logs, naive",
         "posterior.py",
-        "return estimate.logsumexp(0) - math.log(n_samples)",
+        "return log_mean_exp(estimate)",
         "return estimate.mean(0)",
     ),
     Fault(
         "averaged logs, intersection",
         "posterior.py",
-        "return estimate.logsumexp(0) - math.log(n_samples)",
+        "return log_mean_exp(estimate)",
         "return estimate.mean(0)",
         2,
     ),
