@@ -1,6 +1,7 @@
 """Verdicts follow from records by rules that can come out each way (chapter 13)."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ from experiments.verdicts import (
     summary,
     tally,
 )
+from tools.notebooks import ROOT
 
 
 @pytest.fixture
@@ -424,3 +426,43 @@ def test_a_chapter_s_verdicts_are_read_from_what_it_has_stored(tmp_path, monkeyp
     ]
     assert {(row.where, row.ours, row.claim) for row in rows} == {("Fig. 9", "chapter 42", 3)}
     assert claims.chapter_rows(41, "") == []
+
+
+def test_the_findings_on_the_first_page_are_those_of_the_scoreboard():
+    page = (ROOT / "intro.md").read_text(encoding="utf-8").partition("## What came out")[2]
+    titles = re.findall(r"^- \*\*(.+?)\*\*", page.partition("\n## ")[0], re.MULTILINE)
+    findings: dict[str, dict[str, list[str]]] = {
+        "It pays where examples are bad.": {
+            HOLDS: [
+                "SPE significantly outperforms PN",
+                "SPE's lead over PN is largest with occluded",
+            ]
+        },
+        "It costs nothing extra.": {HOLDS: ["SPE costs as much as PN"]},
+        "One sample trains it, more train it better.": {
+            HOLDS: ["More samples help"],
+            FAILS: ["Intersection, 1 sample, is above naive, 81"],
+        },
+        "The variance knows what is hidden, not what is new.": {
+            HOLDS: [
+                "Variance detects occluded",
+                "Variance detects rotated",
+                "Variance detects letters",
+                "Variance follows how much",
+            ],
+            FAILS: ["Variance detects noise", "Variance detects numbers that it never trained on"],
+        },
+        "The axes mean something, for another reason.": {
+            HOLDS: ["The 2-digit plane is factorial and axis-aligned"],
+            FAILS: ["It is the diagonal variance that aligns"],
+        },
+        "Wrong labels hurt.": {FAILS: ["Handles wrong labels gracefully"]},
+    }
+    assert titles == list(findings)
+    board = scoreboard.scoreboard()
+    rows = board["tables"] + board["figures"] + board["untested"]
+    for expected in findings.values():
+        for verdict, starts in expected.items():
+            for start in starts:
+                found = [row.verdict for row in rows if row.what.startswith(start)]
+                assert set(found) == {verdict}, start
