@@ -155,6 +155,9 @@ def _definitions() -> list[Run]:
             runs.append(_ndigit("SPE", 2, 2, seed, group=7, **(VARIANT | {"name": name} | change)))
             if change:
                 runs.append(_sampler(f"{label}-omniglot", seed, group=7, **change))
+    # Is Fig. 4 a matter of budget? One more run at Table 1's, beside omniglot-2d-spe-1shot-clean.
+    long = {"name": "long-naive-s81-omniglot-seed0", "keep": False}
+    runs.append(_omniglot("SPE", 1, True, 0, 7, estimator="naive", n_samples=81, **long))
     # Wrong labels in training: the run without any is intersection-ndigit2-d2-seed0 for SPE.
     for share in (0, 20, 40):
         for method in ("SPE", "PN", "HIB"):
