@@ -139,6 +139,7 @@ FAULTS = [
         "log_mean_exp(log_p))",
         "log_p.mean(0))",
     ),
+    Fault("terms lifted that count", "posterior.py", "NEGLIGIBLE = 60.0", "NEGLIGIBLE = 6.0"),
     Fault(
         "samples summed",
         "posterior.py",
