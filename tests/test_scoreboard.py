@@ -9,6 +9,7 @@ import torch
 
 from experiments import claims, scoreboard
 from experiments.ledger import CLASSIFIER, TARGETS
+from experiments.runs import SAMPLES
 from experiments.scoreboard import TABLE_CLAIMS, contradictions, redone, table_values
 from experiments.train import CONDITIONS
 from experiments.verdicts import (
@@ -466,3 +467,9 @@ def test_the_findings_on_the_first_page_are_those_of_the_scoreboard():
             for start in starts:
                 found = [row.verdict for row in rows if row.what.startswith(start)]
                 assert set(found) == {verdict}, start
+    for n in SAMPLES:  # "at equal numbers of samples"
+        ahead, behind = (
+            sum(found.values()) / len(found)
+            for found in (claims.sampler_accuracies(e, n) for e in ("intersection", "naive"))
+        )
+        assert ahead > behind
