@@ -65,6 +65,9 @@ VARIANT: dict[str, Any] = {"updates": 2000, "keep": False}
 PAIRS: dict[int, dict[str, Any]] = {  # as many classes and updates as an episode's
     n: NDIGIT[n] | {"query": 0, "pairs": 4096} for n in NDIGIT
 }
+LONGER: dict[tuple[str, int], dict[str, Any]] = {  # as many images as in 8000 episodes of 5 + 4
+    ("HIB", 3): {"updates": 14_400},
+}
 LSHAPES: dict[str, Any] = {
     "way": 4,
     "shot": 2,
@@ -127,7 +130,11 @@ def _definitions() -> list[Run]:
         for s in SAMPLES
         for estimator in ("intersection", "naive")
     ]
-    runs += [_ndigit(m, n, d, 0, group=5) for n, d in digits for m in ("HIB", "Contrastive")]
+    runs += [
+        _ndigit(m, n, d, 0, group=5, **LONGER.get((m, n), {}))
+        for n, d in digits
+        for m in ("HIB", "Contrastive")
+    ]
     runs += [
         _ndigit(
             "HIB", 2, 2, 0, group=5,

@@ -98,7 +98,7 @@ def test_spe_and_its_sibling_train_under_the_same_settings():
             assert replace(sibling, name=name, method="SPE") == run
 
 
-def test_the_rivals_train_on_the_same_classes_for_as_many_updates():
+def test_the_rivals_train_on_the_same_classes_for_as_many_updates_or_images():
     pairs = [
         (run, RUNS[name])
         for run in RUNS.values()
@@ -106,7 +106,11 @@ def test_the_rivals_train_on_the_same_classes_for_as_many_updates():
     ]
     assert len(pairs) == 2 * 4 + 3
     for run, sibling in pairs:
-        assert (run.way, run.shot, run.updates) == (sibling.way, sibling.shot, sibling.updates)
+        assert (run.way, run.shot) == (sibling.way, sibling.shot)
+        if (run.method, run.data) == ("HIB", "ndigit3"):
+            assert run.updates * run.shot == sibling.updates * (sibling.shot + sibling.query)
+        else:
+            assert run.updates == sibling.updates
 
 
 @pytest.mark.parametrize("name", RECORDED)
