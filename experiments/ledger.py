@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from experiments.record import TEST_IMAGES, is_done, load
-from experiments.runs import RUNS, Run, at_budget
+from experiments.runs import RUNS, SEEDS, Run, at_budget
 from experiments.train import checkpoint_of
 from spe.evaluation import mean_and_sem
 
@@ -26,8 +27,10 @@ CLASSIFIER = {  # with which the tables score each method
 def cells(budget: str = "cpu") -> list[dict[str, Any]]:
     """Every number of the paper's tables with ours, in percent, or None where it is missing.
 
-    `ours` is the mean over the recorded seeds. `sem` is its standard error over seeds, or that
-    of testing (`error_of`) if it is larger: two or three seeds may agree by chance.
+    `ours` is the mean over the recorded seeds, `by_seed` has each. `sem` is the largest of three
+    errors of that mean: of testing (`error_of`), over its own seeds, and the one to be expected
+    from how other networks scatter (`scatter_of_seeds`). One seed shows no scatter, and two or
+    three may agree by chance.
     """
     found = [_cell("synthetic", "SPE", "clean_support_clean_query", "accuracy", budget)]
     found[0]["paper"] = TARGETS["synthetic"]["accuracy"]
@@ -40,7 +43,24 @@ def cells(budget: str = "cpu") -> list[dict[str, Any]]:
                 for column, paper in zip(target["columns"], numbers, strict=True):
                     cell = _cell(table, method, condition, column, budget)
                     found.append(cell | {"paper": paper})
+    for cell in found:
+        if cell["runs"]:
+            expected = scatter_of_seeds(found, cell) / math.sqrt(len(cell["runs"]))
+            cell["sem"] = max(cell["sem"], round(expected, 4))
     return found
+
+
+def scatter_of_seeds(among: list[dict[str, Any]], cell: dict[str, Any]) -> float:
+    """By how much another seed moves an accuracy of the cell's kind, in points.
+
+    The standard deviation over seeds, pooled over those cells of the table and the method that
+    have several; over those of all its methods if this one has none; 0 if there are none at all.
+    """
+    of_table = [c for c in among if c["table"] == cell["table"] and len(c["by_seed"]) > 1]
+    pool = [c for c in of_table if c["method"] == cell["method"]] or of_table
+    if not pool:
+        return 0.0
+    return math.sqrt(sum(statistics.variance(c["by_seed"]) for c in pool) / len(pool))
 
 
 def _cell(
@@ -49,9 +69,10 @@ def _cell(
     runs, wanted = _runs_of(table, method, condition, column)
     done = [run for run in runs if is_done(run.name, budget)]
     rows = [load(run.name, budget).metric(condition=condition, **wanted) for run in done]
+    by_seed = [100 * row["accuracy"] for row in rows]
     ours, sem = None, None
     if rows:
-        ours, sem = mean_and_sem(torch.tensor([100 * row["accuracy"] for row in rows]))
+        ours, sem = mean_and_sem(torch.tensor(by_seed))
         errors = [error_of(run, row) for run, row in zip(done, rows, strict=True)]
         within = 100 * sum(errors) / len(rows)  # all seeds meet the same images and episodes
         sem = within if len(rows) == 1 else max(sem, within)
@@ -64,6 +85,7 @@ def _cell(
         "paper": None,
         "ours": ours,
         "sem": sem,
+        "by_seed": by_seed,
         "runs": [run.name for run in done],
     }
 
@@ -98,7 +120,7 @@ def _runs_of(
         test, n, d = column.split()
         stem = f"ndigit{n[-1]}-d{d[-1]}-{method.lower()}"
         wanted |= {"test": test}
-    names = [f"{stem}-seed{seed}" for seed in range(3)]
+    names = [f"{stem}-seed{seed}" for seed in SEEDS]
     return [RUNS[name] for name in names if name in RUNS], wanted
 
 
@@ -119,7 +141,10 @@ def status(budget: str = "cpu") -> list[dict[str, Any]]:
 
 def as_text(budget: str = "cpu") -> str:
     """The ledger for a terminal."""
-    lines = ["With one seed, ± is the error of testing alone: another seed may differ by more."]
+    lines = [
+        "± is the error over seeds or of testing, whichever is larger. What another seed may do to",
+        "a cell of one seed is taken from cells of the same table that have several.",
+    ]
     table = None
     for cell in cells(budget):
         if cell["table"] != table:
