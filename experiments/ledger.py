@@ -53,14 +53,17 @@ def cells(budget: str = "cpu") -> list[dict[str, Any]]:
 def scatter_of_seeds(among: list[dict[str, Any]], cell: dict[str, Any]) -> float:
     """By how much another seed moves an accuracy of the cell's kind, in points.
 
-    The standard deviation over seeds, pooled over those cells of the table and the method that
-    have several; over those of all its methods if this one has none; 0 if there are none at all.
+    The standard deviation over seeds, pooled over cells of the same table and test set that have
+    several: those of the same networks, or else of the same method, or else all. 0 if none has.
     """
-    of_table = [c for c in among if c["table"] == cell["table"] and len(c["by_seed"]) > 1]
-    pool = [c for c in of_table if c["method"] == cell["method"]] or of_table
-    if not pool:
-        return 0.0
-    return math.sqrt(sum(statistics.variance(c["by_seed"]) for c in pool) / len(pool))
+    several = [
+        c
+        for c in among
+        if len(c["by_seed"]) > 1 and (c["table"], c["test"]) == (cell["table"], cell["test"])
+    ]
+    pools = [[c for c in several if c[key] == cell[key]] for key in ("runs", "method")]
+    pool = next(filter(None, [*pools, several]), [])
+    return math.sqrt(sum(statistics.variance(c["by_seed"]) for c in pool) / max(len(pool), 1))
 
 
 def _cell(
@@ -82,6 +85,7 @@ def _cell(
         "method": method,
         "condition": condition,
         "column": column,
+        "test": wanted["test"],
         "paper": None,
         "ours": ours,
         "sem": sem,

@@ -333,28 +333,28 @@ def test_one_seed_states_the_error_over_test_images_or_over_episodes(elsewhere):
     assert ledger.error_of(run, row | {"sem": 0.02}) == 0.02
 
 
-def test_a_cell_of_one_seed_scatters_like_those_of_its_table_that_have_several(elsewhere):
-    """Seeds at 90 and 94 % have the variance 8; pooled with five cells that agree, 8 / 6."""
+def test_a_cell_of_one_seed_scatters_like_those_of_its_kind_that_have_several(elsewhere):
+    """Seeds at 90 and 94 % have the variance 8; pooled with two conditions that agree, 8 / 3."""
     for seed, accuracy in enumerate((0.90, 0.94)):
         write_metrics(f"ndigit2-d2-spe-seed{seed}", accuracy, elsewhere)
+        write_metrics(f"ndigit2-d3-spe-seed{seed}", 0.9, elsewhere)
     write_metrics("ndigit3-d2-spe-seed0", 0.9, elsewhere)
     write_metrics("ndigit3-d2-pn-seed0", 0.9, elsewhere)  # PN has no seeds of its own
     found = {(c["method"], c["column"], c["condition"]): c for c in ledger.cells()}
-    expected = (8 / 6) ** 0.5
-    clean = next(iter(CONDITIONS))
-    for method in ("SPE", "PN"):
-        assert found[method, "seen N=3 D=2", clean]["sem"] == pytest.approx(expected, abs=1e-4)
-    agree = found["SPE", "unseen N=2 D=2", clean]
-    assert agree["by_seed"] == [50, 50]
-    assert agree["sem"] == pytest.approx(expected / 2**0.5, abs=1e-4)
-    assert found["SPE", "seen N=2 D=2", clean]["sem"] == pytest.approx(2)  # its own is larger
+    clean, occluded, _ = CONDITIONS
 
+    def error(method: str, column: str, condition: str = clean) -> float:
+        return found[method, column, condition]["sem"]
 
-def test_the_scatter_of_one_table_says_nothing_of_another(elsewhere):
-    for seed, accuracy in enumerate((0.90, 0.94)):
-        write_metrics(f"ndigit2-d2-spe-seed{seed}", accuracy, elsewhere)
-    elsewhere_in_the_paper = {"table": "omniglot_2d", "method": "SPE"}
-    assert ledger.scatter_of_seeds(ledger.cells(), elsewhere_in_the_paper) == 0
+    assert found["SPE", "seen N=2 D=2", occluded]["by_seed"] == [50, 50]
+    same_networks = (8 / 3 / 2) ** 0.5
+    assert error("SPE", "seen N=2 D=2", occluded) == pytest.approx(same_networks, abs=1e-4)
+    assert error("SPE", "seen N=2 D=2") == pytest.approx(2)  # its own is larger
+    testing = error("SPE", "seen N=2 D=3")
+    assert testing < 0.5  # the networks of another task scatter otherwise
+    for method in ("SPE", "PN"):  # one seed: as the networks of both tasks do
+        assert error(method, "seen N=3 D=2") == pytest.approx((8 / 6) ** 0.5, abs=1e-4)
+        assert error(method, "unseen N=3 D=2") == pytest.approx(0.5, abs=1e-4)  # testing
 
 
 @pytest.mark.parametrize("name", KEPT)
@@ -383,7 +383,8 @@ def test_the_ledger_prints_every_cell_with_null_for_what_is_missing(elsewhere, c
     printed = json.loads(capsys.readouterr().out)
     assert printed.keys() == {"cells", "runs"}
     assert len(printed["cells"]) == 1 + 3 * 4 * 2 + 3 * 8 * 4
-    keys = {"table", "method", "condition", "column", "paper", "ours", "sem", "by_seed", "runs"}
+    keys = {"table", "method", "condition", "column", "test"}
+    keys |= {"paper", "ours", "sem", "by_seed", "runs"}
     assert all(cell.keys() == keys for cell in printed["cells"])
     assert {cell["method"] for cell in printed["cells"]} == {"SPE", "PN", "HIB", "Contrastive"}
     filled = [cell for cell in printed["cells"] if cell["ours"] is not None]
