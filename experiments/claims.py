@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import statistics
 from dataclasses import replace
 from itertools import product as combinations
 from pathlib import Path
@@ -525,7 +526,7 @@ def axis_rows() -> list[Row]:
     runs = tuple(name for found in share.values() for name in found)
     lead = None
     if {"SPE", "HIB"} <= known.keys():
-        lead = sum(known["SPE"]) / len(known["SPE"]) - sum(known["HIB"]) / len(known["HIB"])
+        lead = statistics.mean(known["SPE"]) - statistics.mean(known["HIB"])
     return [
         _row("Section 5", "It is the diagonal variance that aligns features with axes",
              "weaker axis explained by its own digit, with every seed: 95 % or more for SPE and "
