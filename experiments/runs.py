@@ -62,11 +62,9 @@ NDIGIT: dict[int, dict[str, Any]] = {
 OMNIGLOT: dict[str, Any] = {"way": 60, "query": 5, "updates": 1000}
 SAMPLER: dict[str, Any] = {"updates": 400}
 VARIANT: dict[str, Any] = {"updates": 2000, "keep": False}
-PAIRS: dict[int, dict[str, Any]] = {  # as many classes and updates as an episode's
-    n: NDIGIT[n] | {"query": 0, "pairs": 4096} for n in NDIGIT
-}
-LONGER: dict[tuple[str, int], dict[str, Any]] = {  # as many images as in 8000 episodes of 5 + 4
-    ("HIB", 3): {"updates": 14_400},
+PAIRS: dict[int, dict[str, Any]] = {  # 3: as many images as in 8000 episodes of 5 + 4
+    2: NDIGIT[2] | {"query": 0, "pairs": 4096},
+    3: NDIGIT[3] | {"query": 0, "pairs": 4096, "updates": 14_400},
 }
 LSHAPES: dict[str, Any] = {
     "way": 4,
@@ -131,11 +129,7 @@ def _definitions() -> list[Run]:
         for s in SAMPLES
         for estimator in ("intersection", "naive")
     ]
-    runs += [
-        _ndigit(m, n, d, 0, group=5, **LONGER.get((m, n), {}))
-        for n, d in digits
-        for m in ("HIB", "Contrastive")
-    ]
+    runs += [_ndigit(m, n, d, 0, group=5) for n, d in digits for m in ("HIB", "Contrastive")]
     runs += [
         _ndigit(
             "HIB", 2, 2, 0, group=5,
