@@ -440,7 +440,7 @@ def test_the_findings_on_the_first_page_are_those_of_the_scoreboard():
             ]
         },
         "It costs nothing extra.": {HOLDS: ["SPE costs as much as PN"]},
-        "One sample trains it, more train it better.": {
+        "One sample trains it, more can train it better.": {
             HOLDS: ["More samples help"],
             FAILS: ["Intersection, 1 sample, is above naive, 81"],
         },
@@ -453,7 +453,7 @@ def test_the_findings_on_the_first_page_are_those_of_the_scoreboard():
             ],
             FAILS: ["Variance detects noise", "Variance detects numbers that it never trained on"],
         },
-        "The axes mean something, for another reason.": {
+        "The axes mean something, with a variance and without.": {
             HOLDS: ["The 2-digit plane is factorial and axis-aligned"],
             FAILS: ["It is the diagonal variance that aligns"],
         },
