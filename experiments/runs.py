@@ -62,8 +62,8 @@ NDIGIT: dict[int, dict[str, Any]] = {
 OMNIGLOT: dict[str, Any] = {"way": 60, "query": 5, "updates": 1000}
 SAMPLER: dict[str, Any] = {"updates": 400}
 VARIANT: dict[str, Any] = {"updates": 2000, "keep": False}
-PAIRS: dict[int, dict[str, Any]] = {  # 3: as many images as in 8000 episodes of 5 + 4
-    2: NDIGIT[2] | {"query": 0, "pairs": 4096},
+PAIRS: dict[int, dict[str, Any]] = {  # as many images as in the episodes of SPE and PN
+    2: NDIGIT[2] | {"query": 0, "pairs": 4096, "updates": 20_000},
     3: NDIGIT[3] | {"query": 0, "pairs": 4096, "updates": 14_400},
 }
 LSHAPES: dict[str, Any] = {
@@ -76,7 +76,8 @@ LSHAPES: dict[str, Any] = {
     "peak_lr": 1e-4,
     "select": "log_likelihood",
 }
-BETAS = ("0", "1e-6", "1e-5", "1e-3")  # beside the default 1e-4
+BETAS = ("0", "1e-6", "1e-5", "1e-4", "1e-3")  # the sweep: two digits, two dimensions
+HIB_BETA = {2: 1e-5, 3: 1e-4}  # of all other runs, by dimension: the better on validation data
 SAMPLES = (1, 3, 9, 27, 81)
 SEEDS = (0, 1, 2)  # of a cell of the tables
 
@@ -87,6 +88,7 @@ def _ndigit(method: str, n: int, d: int, seed: int, group: int, **other: Any) ->
         "name": f"ndigit{n}-d{d}-{method.lower()}-seed{seed}",
         "keep": seed == 0 or n == 2,  # chapter 16 asks how the axes of other seeds lie
     }
+    default |= {"beta": HIB_BETA[d]} if method == "HIB" else {}
     return Run(
         group=group, data=f"ndigit{n}", method=method, d=d, seed=seed,
         **(settings | default | other),
@@ -133,7 +135,7 @@ def _definitions() -> list[Run]:
     runs += [
         _ndigit(
             "HIB", 2, 2, 0, group=5,
-            name=f"ndigit2-d2-hib-beta{beta}", beta=float(beta), keep=False,
+            name=f"ndigit2-d2-hib-beta{beta}", beta=float(beta), updates=10_000, keep=False,
         )
         for beta in BETAS
     ]  # fmt: skip
@@ -166,7 +168,6 @@ def _definitions() -> list[Run]:
             if share or method != "SPE":
                 name = f"mislabel{share}-ndigit2-d2-{method.lower()}-seed0"
                 change = VARIANT | {"name": name, "mislabel": share / 100}
-                change |= {"beta": 1e-5} if method == "HIB" else {}  # the best of the sweep
                 runs.append(_ndigit(method, 2, 2, 0, group=7, **change))
     runs += [_omniglot(m, shot, True, 0, 7, d=64, keep=False) for shot in (1, 5) for m in ours]
     return runs
