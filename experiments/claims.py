@@ -328,7 +328,7 @@ def knob_rows() -> list[Row]:
         text = f"{mean:+.1f} ± {sem:.1f} ({len(both)} seeds), γ0 = {GAMMA_0}"
         close = abs(abs(mean) - SAME) <= 2 * sem
         insensitive = Finding([("start", abs(mean) < SAME)], text, ("gammaepisode-*",), close)
-    names = {b: f"ndigit2-d2-hib-beta{b}" for b in BETAS} | {"1e-4": "ndigit2-d2-hib-seed0"}
+    names = {b: f"ndigit2-d2-hib-beta{b}" for b in BETAS}
     found = {b: accuracy(name, "5-NN match") for b, name in names.items()}
     known = {b: value for b, value in found.items() if value is not None}
     sensitive = Finding([("β", None)])

@@ -88,7 +88,10 @@ def _ndigit(method: str, n: int, d: int, seed: int, group: int, **other: Any) ->
         "name": f"ndigit{n}-d{d}-{method.lower()}-seed{seed}",
         "keep": seed == 0 or n == 2,  # chapter 16 asks how the axes of other seeds lie
     }
-    default |= {"beta": HIB_BETA[d]} if method == "HIB" else {}
+    if method == "HIB":
+        default["beta"] = HIB_BETA[d]
+    elif method == "Contrastive" and n == 2:
+        default["updates"] = 10_000  # half as many images as the others
     return Run(
         group=group, data=f"ndigit{n}", method=method, d=d, seed=seed,
         **(settings | default | other),

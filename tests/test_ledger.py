@@ -12,7 +12,7 @@ import spe
 from experiments import ledger, queue, record
 from experiments.__main__ import main
 from experiments.record import load, score
-from experiments.runs import RUNS, at_budget, find, select
+from experiments.runs import BETAS, HIB_BETA, RUNS, at_budget, find, select
 from experiments.train import (
     CONDITIONS,
     Busy,
@@ -98,7 +98,7 @@ def test_spe_and_its_sibling_train_under_the_same_settings():
             assert replace(sibling, name=name, method="SPE") == run
 
 
-def test_the_rivals_train_on_the_same_classes_for_as_many_updates_or_images():
+def test_the_rivals_train_on_the_same_classes_and_hib_of_the_tables_on_as_many_images():
     pairs = [
         (run, RUNS[name])
         for run in RUNS.values()
@@ -107,10 +107,22 @@ def test_the_rivals_train_on_the_same_classes_for_as_many_updates_or_images():
     assert len(pairs) == 2 * 4 + 3
     for run, sibling in pairs:
         assert (run.way, run.shot) == (sibling.way, sibling.shot)
-        if run.data == "ndigit3":
-            assert run.updates * run.shot == sibling.updates * (sibling.shot + sibling.query)
-        else:
-            assert run.updates == sibling.updates
+        images = sibling.updates * (sibling.shot + sibling.query)
+        half = run.name.startswith(("mislabel", "ndigit2-d2-contr", "ndigit2-d3-contr"))
+        assert run.updates * run.shot == (images // 2 if half else images)
+
+
+def test_hib_has_the_beta_of_its_dimension_which_in_the_plane_is_the_best_of_the_sweep():
+    for run in RUNS.values():
+        if run.method == "HIB" and "-beta" not in run.name:
+            assert run.beta == HIB_BETA[run.d]
+    best = {
+        float(beta): max(
+            row["accuracy"] for row in load(f"ndigit2-d2-hib-beta{beta}").info["curve"]
+        )
+        for beta in BETAS
+    }
+    assert max(best, key=best.__getitem__) == HIB_BETA[2]
 
 
 @pytest.mark.parametrize("name", RECORDED)

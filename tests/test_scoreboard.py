@@ -324,8 +324,7 @@ def write_beta(folder: Path, beta: str, seen: float, unseen: float) -> None:
         row | {"test": test, "accuracy": value, "sem": 0.003}
         for test, value in (("seen", seen), ("unseen", unseen))
     ]
-    name = "seed0" if beta == "1e-4" else f"beta{beta}"
-    write_run(folder, f"ndigit2-d2-hib-{name}", rows)
+    write_run(folder, f"ndigit2-d2-hib-beta{beta}", rows)
 
 
 @pytest.mark.parametrize(("worst", "verdict"), [(0.5, HOLDS), (0.895, FAILS), (0.877, UNDECIDED)])
