@@ -13,7 +13,7 @@ from easyfsl.samplers import TaskSampler
 from torch import Tensor, nn
 
 from benchmarks.measure import Apart, Step, compare, peak_bytes, typical_seconds
-from experiments.queue import settle
+from experiments.queue import keep_memory
 from experiments.runs import PAIRS
 from spe import (
     DigitEncoder,
@@ -173,7 +173,7 @@ def easyfsl_step(name: str, tuned: bool) -> Callable[[], None]:
 
 def our_step(name: str) -> Callable[[], None]:
     """A training step as `python -m experiments train` does it: it keeps freed memory for reuse."""
-    settle("cpu")
+    keep_memory()
     size, (way, shot, query), encoder = SHAPES[name]
     data, g = image_set(*size), torch.Generator().manual_seed(1)
     model = StochasticPrototypes(encoder(True), way * shot)

@@ -96,7 +96,7 @@ def reproduce(given: argparse.Namespace) -> int:
         from experiments.cluster import run_on_cluster
 
         return run_on_cluster(given.cluster, runs, given.budget)
-    missing = [run for run in runs if not record.is_done(run.name, given.budget)]
+    missing = [run for run in runs if not record.is_recorded(run, given.budget)]
     queue.say(f"{len(runs) - len(missing)} of {len(runs)} runs are done")
     if not missing:
         return 0

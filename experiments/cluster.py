@@ -28,7 +28,7 @@ def run_on_cluster(address: str, runs: list[Run], budget: str) -> int:
     except ImportError as error:
         raise ValueError("--cluster needs Dask: pip install distributed") from error
 
-    missing = [run for run in runs if not record.is_done(run.name, budget)]
+    missing = [run for run in runs if not record.is_recorded(run, budget)]
     local = address == "local"
     failed = 0
     with Client(LocalCluster(os.cpu_count(), threads_per_worker=1) if local else address) as client:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 
@@ -30,14 +29,18 @@ def default_device() -> str:
 
 
 def settle(device: str) -> None:
-    """One thread per process, and memory that is kept for reuse.
+    """On the CPU, one thread per process, and memory that is kept for reuse."""
+    if device == "cpu":
+        torch.set_num_threads(1)
+        keep_memory()
+
+
+def keep_memory() -> None:
+    """Tell glibc to keep freed memory.
 
     Training allocates the same large blocks in every step. By default glibc hands them back to
     the system each time, which costs a quarter of a step on the CPU.
     """
-    if device != "cpu":
-        return
-    torch.set_num_threads(1)
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):
@@ -59,13 +62,7 @@ def do_run(
     with claim(checkpoint.parent):
         for kept in (folder_of("runs", budget) / run.name, checkpoint):
             sweep(kept.parent, f".{kept.name}-*")
-        if record.is_done(run.name, budget):
-            before = record.load(run.name, budget).run
-            if replace(before, group=run.group, keep=run.keep) != run:
-                raise ValueError(
-                    f"{run.name} is recorded with other settings; give the new ones another name, "
-                    "or remove the record's folder"
-                )
+        if record.is_recorded(run, budget):
             checkpoint.unlink(missing_ok=True)  # a kill may have come right after recording
             report(f"{run.name}  is recorded already")
             return False
@@ -97,10 +94,10 @@ def work_through(runs: list[Run], budget: str, device: str) -> list[str]:
     while progress:
         progress = False
         for run in runs:
-            if run.name in failed or record.is_done(run.name, budget):
+            if run.name in failed:
                 continue
             try:
-                progress |= do_run(run, budget, device)
+                progress |= not record.is_recorded(run, budget) and do_run(run, budget, device)
             except Busy:
                 continue
             except (FloatingPointError, ValueError, RuntimeError, DataNotFoundError) as error:
@@ -114,7 +111,7 @@ def work_in_parallel(names: list[str], budget: str, device: str, jobs: int) -> i
     check_count("jobs", jobs)
     command = [sys.executable, "-m", "experiments", "work", "--budget", budget]
     command += ["--device", device, *names]
-    workers = [subprocess.Popen(command) for _ in range(jobs)]
+    workers: list[subprocess.Popen] = []
 
     def stop(*_: object) -> None:
         for worker in workers:
@@ -122,10 +119,14 @@ def work_in_parallel(names: list[str], budget: str, device: str, jobs: int) -> i
 
     signal.signal(signal.SIGTERM, stop)
     try:
+        for _ in range(jobs):
+            workers.append(subprocess.Popen(command))
         codes = [worker.wait() for worker in workers]
         return 1 if any(codes) else 0
-    except KeyboardInterrupt:
+    except BaseException as error:  # Control-C, or a process that cannot be started
         stop()
         for worker in workers:  # each removes what it was writing
             worker.wait()
-        return 130
+        if isinstance(error, KeyboardInterrupt):
+            return 130
+        raise

@@ -12,7 +12,7 @@ import platform
 import shutil
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,8 @@ def embed_tests(run: Run, model: Model, sets: dict[str, ImageSet]) -> Embeddings
     """Half-precision embeddings of the test sets, clean and occluded, by name.
 
     Variances are kept as logarithms, which half precision holds to 1 % over their whole range; a
-    deterministic model has none. The occlusions depend on the test set alone. L shapes are not
+    deterministic model has none. The occlusions depend on the test set alone: they
+    are drawn on the CPU, because a GPU would draw others from the same seed. L shapes are not
     occluded; what they were made from is kept instead.
     """
     stored: Embeddings = {}
@@ -95,8 +96,8 @@ def embed_tests(run: Run, model: Model, sets: dict[str, ImageSet]) -> Embeddings
     for name, data in sets.items():
         for images in _images(run):
             p = 1.0 if images == "occluded" else 0.0
-            generator = torch.Generator(data.device).manual_seed(TEST_SEED)
-            embedded, hidden = embed_set(model, data, p, generator)
+            generator = torch.Generator().manual_seed(TEST_SEED)
+            embedded, hidden = embed_set(model, data.to("cpu"), p, generator)
             stored |= in_half(f"{name}.{images}", embedded)
             if hidden is not None:
                 stored[f"{name}.hidden"] = hidden.half().cpu()
@@ -415,6 +416,23 @@ def load(name: str, budget: str = "cpu") -> Record:
             f"{name} is not recorded; python -m experiments train {name}{other} makes it"
         )
     return Record(folder, json.loads((folder / "run.json").read_text()))
+
+
+def is_recorded(run: Run, budget: str = "cpu") -> bool:
+    """Whether this very run is done; a record of its name with other settings is an error."""
+    if not is_done(run.name, budget):
+        return False
+    if not has_settings(load(run.name, budget).run, run):
+        raise ValueError(
+            f"{run.name} is recorded with other settings; give the new ones another name, "
+            "or remove the record's folder"
+        )
+    return True
+
+
+def has_settings(recorded: Run, run: Run) -> bool:
+    """Whether a record stands for a run, whatever its importance and what is kept of it."""
+    return replace(recorded, group=run.group, keep=run.keep) == run
 
 
 def is_done(name: str, budget: str = "cpu") -> bool:

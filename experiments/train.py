@@ -172,7 +172,7 @@ def validator(run: Run, data: ImageSet) -> Callable[[Model], dict[str, float]]:
     else:
         n_classes, per_class, n_way, n_shot, n_episodes = 100, 30, 100, 20, 5
     if run.pairs:
-        n_classes, per_class = 100, 30
+        n_classes, per_class = 100, min(30, data.smallest_class)
     n_classes = min(n_classes, data.n_classes)
     generator = torch.Generator(data.device).manual_seed(VALIDATION_SEED)
     chosen = torch.randperm(data.n_classes, generator=generator, device=data.device)[:n_classes]

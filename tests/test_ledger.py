@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from blobs import blobs
 
 import spe
 from experiments import ledger, queue, record
@@ -307,7 +308,7 @@ def test_a_failed_run_does_not_stop_the_queue(elsewhere, monkeypatch):
             done.append("c")
             raise Busy
         done.append(run.name)
-        monkeypatch.setattr(record, "is_done", lambda name, _: name in done)
+        monkeypatch.setattr(record, "is_recorded", lambda run, _: run.name in done)
         return True
 
     monkeypatch.setattr(queue, "do_run", do_run)
@@ -386,7 +387,8 @@ def write_metrics(name: str, accuracy: float, folder: Path) -> None:
     ]
     path = folder / "runs-cpu" / name / "run.json"
     path.parent.mkdir(parents=True)
-    path.write_text(json.dumps({"metrics": rows, "training_seconds": 60, "updates": 1}))
+    info = {"definition": asdict(RUNS[name]), "training_seconds": 60, "updates": 1}
+    path.write_text(json.dumps(info | {"metrics": rows}))
 
 
 def test_the_ledger_prints_every_cell_with_null_for_what_is_missing(elsewhere, capsys):
@@ -499,7 +501,7 @@ def test_missing_data_does_not_stop_the_queue(elsewhere, monkeypatch):
         tried.append(run.name)
         if run.name == "a":
             raise DataNotFoundError("no MNIST here")
-        monkeypatch.setattr(record, "is_done", lambda name, _: name == "b")
+        monkeypatch.setattr(record, "is_recorded", lambda run, _: run.name == "b")
         return True
 
     monkeypatch.setattr(queue, "do_run", do_run)
@@ -540,3 +542,22 @@ def test_runs_of_another_budget_are_listed_too(smoke, monkeypatch, capsys):
     assert f"0 of {len(RUNS)} runs done" in capsys.readouterr().out
     assert main(["evaluate", "sampler-naive-s1-rep0", "--budget", "quick"]) == 2
     assert "train sampler-naive-s1-rep0 --budget quick" in capsys.readouterr().err
+
+
+def test_a_smoke_test_of_omniglot_is_listed_though_it_has_few_classes(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPE_RUNS", str(tmp_path))
+    run = at_budget(RUNS["omniglot-2d-spe-1shot-clean-seed0"], "quick")
+    stored = {f"test.{each}.mean": torch.zeros(10, 20, 2) for each in ("clean", "occluded")}
+    metrics = [row | {"accuracy": 0.5, "sem": 0.1} for row in record._plan(run, stored)]
+    folder = tmp_path / "runs-quick" / run.name
+    folder.mkdir(parents=True)
+    info = {"definition": asdict(run), "metrics": metrics, "training_seconds": 1.0, "updates": 1}
+    (folder / "run.json").write_text(json.dumps(info))
+    cells = [cell for cell in ledger.cells("quick") if cell["ours"] is not None]
+    assert {cell["column"] for cell in cells} == {"1-shot 5-class", "1-shot 20-class"}
+    assert main(["runs", "--budget", "quick"]) == 0
+
+
+def test_validation_of_pairs_looks_at_as_many_images_as_there_are():
+    run = replace(RUNS["ndigit2-d2-hib-seed0"], data="omniglot")
+    validator(run, blobs(5, 20, seed=0))

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments import queue, record
+from experiments import ledger, queue, record
 from experiments.__main__ import main
 from experiments.runs import RUNS, at_budget
 from experiments.train import build_model, checkpoint_of, claim
@@ -123,6 +124,44 @@ def test_a_record_of_other_settings_is_not_taken_for_the_run(elsewhere):
     other = replace(RUN, estimator="bound")
     with pytest.raises(ValueError, match=f"{RUN.name} is recorded with other settings"):
         queue.do_run(other, "quick", report=str)
+    assert queue.work_through([other], "quick", "cpu") == [RUN.name]
+
+
+def test_nobody_takes_a_record_of_other_settings_for_done(elsewhere, monkeypatch, capsys):
+    folder = make_record(elsewhere)
+    other = asdict(replace(RUN, peak_lr=1.0))
+    about = {"definition": other, "training_seconds": 1.0, "updates": 1}
+    (folder / "run.json").write_text(json.dumps(about))
+    assert main(["train", RUN.name, "--budget", "quick"]) == 2
+    assert f"{RUN.name} is recorded with other settings" in capsys.readouterr().err
+    (row,) = (row for row in ledger.status("quick") if row["name"] == RUN.name)
+    assert row["status"] == "outdated"
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)  # a smoke test would begin afresh
+    assert main(["reproduce", "--budget", "quick", "--only", RUN.name]) == 2
+    assert f"{RUN.name} is recorded with other settings" in capsys.readouterr().err
+
+
+def test_workers_are_stopped_if_one_of_them_cannot_start(monkeypatch):
+    said, handlers = [], []
+
+    class Worker:
+        def __init__(self, command):
+            assert handlers  # a kill would find it
+            if said:
+                raise OSError("no more processes")
+            said.append("started")
+
+        def terminate(self):
+            said.append("terminate")
+
+        def wait(self):
+            said.append("wait")
+
+    monkeypatch.setattr(queue.subprocess, "Popen", Worker)
+    monkeypatch.setattr(queue.signal, "signal", lambda *given: handlers.append(given))
+    with pytest.raises(OSError, match="no more"):
+        queue.work_in_parallel(["a"], "quick", "cpu", 2)
+    assert said == ["started", "terminate", "wait"]
 
 
 def test_an_interrupted_queue_waits_for_its_workers(monkeypatch):
