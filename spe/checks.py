@@ -101,6 +101,8 @@ def check_query(
     for name, value in (("query", query), ("prototypes", prototypes)):
         if value.mean.dim() != 2:
             raise ValueError(f"{name} has shape {tuple(value.shape)}; expected (n, d)")
+    if len(prototypes) == 0:
+        raise ValueError(f"prototypes has shape {tuple(prototypes.shape)}; expected n > 0 classes")
     if query.d != prototypes.d:
         raise ValueError(f"query has {query.d} dimensions and prototypes {prototypes.d}")
     if query.dtype != prototypes.dtype or query.device != prototypes.device:

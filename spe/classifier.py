@@ -251,9 +251,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
 
     def _embed(self, images: Tensor) -> Gaussian:
         check_count("batch_size", self.batch_size)
-        device, batch = self._device(), int(self.batch_size)
-        parts = [embed_images(self.model, part.to(device), batch) for part in images.split(batch)]
-        g = Gaussian(torch.cat([p.mean for p in parts]), torch.cat([p.var for p in parts]))
+        g = embed_images(self.model, images, int(self.batch_size))
         bad = ~(g.mean.isfinite() & g.var.isfinite() & (g.var >= 0)).all(1)
         if bad.any():
             raise ValueError(

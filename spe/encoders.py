@@ -5,6 +5,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from spe.checks import check_count
+
 
 class Encoder(nn.Module):
     """A network from images to ``d`` numbers each, or to ``2 d``: means, then raw variances.
@@ -16,6 +18,7 @@ class Encoder(nn.Module):
 
     def __init__(self, net: nn.Module, d: int, channels: int, stochastic: bool) -> None:
         super().__init__()
+        self.n_outputs = n_outputs(d, stochastic)
         self.net = net
         self.d = d
         self.channels = channels
@@ -29,10 +32,10 @@ class Encoder(nn.Module):
             )
         if images.dtype != torch.uint8 and not images.is_floating_point():
             raise TypeError(f"images has type {images.dtype}; expected uint8 or floating point")
-        weight = next(self.parameters())
-        x = images.to(weight.dtype, memory_format=torch.channels_last)
+        dtype = next((p.dtype for p in self.parameters()), torch.get_default_dtype())
+        x = images.to(dtype, memory_format=torch.channels_last)
         out = self.net(x / 255 if images.dtype == torch.uint8 else x)
-        wanted = n_outputs(self.d, self.stochastic)
+        wanted = self.n_outputs
         if out.shape[1:] != (wanted,):
             raise ValueError(
                 f"images of {images.shape[2]} x {images.shape[3]} give {tuple(out.shape[1:])} "
@@ -43,6 +46,7 @@ class Encoder(nn.Module):
 
 
 def n_outputs(d: int, stochastic: bool) -> int:
+    check_count("d", d)
     return 2 * d if stochastic else d
 
 

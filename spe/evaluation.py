@@ -33,11 +33,15 @@ Similarity = Callable[[Gaussian, Gaussian], Tensor]
 
 @torch.inference_mode()
 def embed_images(model: Model, images: Tensor, batch: int = 256) -> Gaussian:
-    """Embed images (n, C, H, W) in batches, with batch norm in evaluation mode: (n, d)."""
+    """Embed images (n, C, H, W) in batches, with batch norm in evaluation mode: (n, d).
+
+    Images may lie on another device than the model; the embedding lies on the model's.
+    """
+    device = next((p.device for p in model.parameters()), images.device)
     training = model.training
     model.eval()
     try:
-        parts = [model.embed(part) for part in images.split(batch)]
+        parts = [model.embed(part.to(device)) for part in images.split(batch)]
     finally:
         model.train(training)
     return Gaussian(torch.cat([p.mean for p in parts]), torch.cat([p.var for p in parts]))

@@ -3,7 +3,7 @@
 `fit` takes a model, a function that draws a batch, and a number of updates. It validates as it
 goes, keeps a copy of the best weights, and writes checkpoints from which the next call continues
 as if nothing had happened: the final weights are bit-identical to those of an uninterrupted run
-on the same machine.
+on the same CPU with as many threads.
 """
 
 from __future__ import annotations
@@ -100,6 +100,8 @@ def fit(
     counts = {"updates": updates, "validate_every": validate_every, "halve_every": halve_every}
     if patience is not None:
         counts["patience"] = patience
+        if validate is None:
+            raise ValueError(f"patience={patience} counts validations, and validate is None")
     for name, value in counts.items():
         check_count(name, value)
     if checkpoint is not None:

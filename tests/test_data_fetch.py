@@ -84,10 +84,11 @@ def test_a_mirror_that_is_not_there_is_named(places, monkeypatch, tmp_path):
 def damage(kind: str, data: bytes) -> bytes:
     changed = bytearray(data)
     changed[len(data) // 2] ^= 1
-    return {"truncated": data[:-7], "empty": b"", "flipped": bytes(changed)}[kind]
+    kinds = {"truncated": data[:-7], "empty": b"", "flipped": bytes(changed)}
+    return (kinds | {"headless": data[:6]})[kind]
 
 
-@pytest.mark.parametrize("kind", ["truncated", "empty", "flipped"])
+@pytest.mark.parametrize("kind", ["truncated", "empty", "flipped", "headless"])
 @pytest.mark.parametrize("key", ["train_images", "test_labels"])
 def test_a_damaged_file_is_refused_by_name(places, kind, key):
     raw, cache = places
@@ -99,6 +100,18 @@ def test_a_damaged_file_is_refused_by_name(places, kind, key):
     ):
         digits.mnist(cache)
     assert not cache.exists()
+
+
+def test_a_mirror_file_that_cannot_be_read_is_refused_by_name(places):
+    raw, cache = places
+    path = raw / digits.IDX_FILES["test_labels"][0]
+    path.unlink()
+    path.mkdir()
+    with (
+        pytest.warns(UserWarning, match=path.name),
+        pytest.raises(fetch.DataNotFoundError, match=f"mirror: refused, .*{path.name}"),
+    ):
+        digits.mnist(cache)
 
 
 @pytest.mark.parametrize("kind", ["truncated", "empty", "flipped"])

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 
@@ -83,6 +84,7 @@ def test_a_set_moves_to_another_device_whole(data):
         ({"counts": torch.tensor([5, 2, 3])}, ValueError, "counts: expected values from 1 to 4"),
         ({"counts": torch.tensor([4, 0, 3])}, ValueError, "counts: expected values from 1 to 4"),
         ({"names": ("a", "b")}, ValueError, "names: expected 3"),
+        ({"counts": torch.ones(3).long().to("meta")}, ValueError, "counts on meta; expected one"),
         ({"ids": torch.zeros(3, 0, 2, dtype=torch.long)}, ValueError, "at least one image"),
     ],
 )
@@ -121,6 +123,9 @@ def test_a_set_is_made_from_images_and_labels_in_any_order():
         zip(labels.tolist(), range(6), strict=True)
     )
     assert ImageSet.from_labels(images, labels).names == ("0", "1", "2")
+    assert ImageSet.from_labels(images, labels, np.array(["a", "b", "c"])).names == data.names
+    with pytest.raises(ValueError, match="names: expected 3, one a class; got 0"):
+        ImageSet.from_labels(images, labels, [])
 
 
 def test_an_even_set_has_as_many_of_each_class_as_the_smallest():

@@ -1,6 +1,7 @@
 """The networks are those of the paper's Appendix A."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -155,3 +156,23 @@ def test_whole_numbers_other_than_bytes_are_refused() -> None:
     """They would not be scaled to [0, 1]."""
     with pytest.raises(TypeError, match=r"images has type torch\.int64; expected uint8 or float"):
         OmniglotEncoder(2)(images((1, 28, 28)).long())
+
+
+def test_a_network_without_weights_is_an_encoder_too() -> None:
+    """Pixels as they are: a baseline."""
+    pixels = Encoder(nn.Flatten(), 784, 1, False)(images((1, 28, 28)))
+    assert torch.equal(pixels, images((1, 28, 28)).flatten(1) / 255)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: OmniglotEncoder(0), "d=0; expected an integer of at least 1"),
+        (lambda: LShapeEncoder(2.0), r"d=2\.0; expected"),
+        (lambda: DigitEncoder(-1, 2), "d=-1; expected"),
+        (lambda: Encoder(nn.Flatten(), 0, 1, True), "d=0; expected"),
+    ],
+)
+def test_numbers_of_dimensions_are_checked(make: Callable, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        make()

@@ -223,6 +223,16 @@ def test_an_occluded_copy_is_drawn_once_and_its_hidden_part_is_known():
     assert net.training  # as it was before
 
 
+def test_a_model_may_lie_on_another_device_than_the_images():
+    """The occlusions are then those of the images' device."""
+    data, net = blobs(4, 6, seed=0), model("SPE")
+    here, hidden = embed_set(net, data, 1.0, torch.Generator().manual_seed(2))
+    there, same = embed_set(net.to("meta"), data, 1.0, torch.Generator().manual_seed(2))
+    assert (here.device.type, there.device.type) == ("cpu", "meta")
+    assert here.shape == there.shape
+    assert torch.equal(hidden, same)
+
+
 def test_a_set_of_unequal_classes_is_refused():
     data = blobs(3, 4, seed=0)
     data.counts[1] = 2

@@ -595,6 +595,7 @@ QUERY, CLASSES = Gaussian(torch.zeros(2, 3), torch.ones(2, 3)), Gaussian(*torch.
     [
         ((QUERY[0], CLASSES, 0.1), ValueError, r"query has shape \(3,\)"),
         ((QUERY, CLASSES[0], 0.1), ValueError, r"prototypes has shape \(3,\)"),
+        ((QUERY, CLASSES[:0], 0.1), ValueError, r"prototypes has shape \(0, 3\); expected n > 0"),
         ((QUERY, CLASSES[:, :2], 0.1), ValueError, "query has 3 dimensions and prototypes 2"),
         ((QUERY, CLASSES.to(torch.float64), 0.1), ValueError, "prototypes are torch.float64"),
         ((QUERY, CLASSES.to("meta"), 0.1), ValueError, "prototypes are .* on meta"),

@@ -356,7 +356,7 @@ def test_an_unknown_score_and_a_length_of_zero_are_named():
     def attempt(**other):
         fit(
             Fragile(breaks_at=-1), lambda generator: None, updates=9, generator=torch.Generator(),
-            validate=lambda net: {"accuracy": 1.0}, **other,
+            **{"validate": lambda net: {"accuracy": 1.0}, **other},
         )  # fmt: skip
 
     for select in ("acuracy", "loss"):  # a loss would be maximised
@@ -365,6 +365,8 @@ def test_an_unknown_score_and_a_length_of_zero_are_named():
     for name in ("validate_every", "halve_every", "patience"):
         with pytest.raises(ValueError, match=f"{name}=0; expected an integer of at least 1"):
             attempt(**{name: 0})
+    with pytest.raises(ValueError, match="patience=2 counts validations, and validate is None"):
+        attempt(patience=2, validate=None)
 
 
 def test_a_model_is_left_in_evaluation_mode_whatever_happens():

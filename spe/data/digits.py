@@ -67,9 +67,11 @@ def idx_bytes(array: np.ndarray) -> bytes:
 
 def idx_array(data: bytes, name: str) -> np.ndarray:
     """The uint8 array of an idx file; `name` is for the error."""
-    if len(data) < 8 or data[:3] != b"\0\0\x08":
+    if len(data) < 4 or data[:3] != b"\0\0\x08":
         raise Refused(f"{name} is not an idx file of bytes")
     header = 4 + 4 * data[3]
+    if len(data) < header:
+        raise Refused(f"{name} is truncated: {len(data)} bytes, its header alone has {header}")
     shape = struct.unpack(f">{data[3]}I", data[4:header])
     if len(data) - header != np.prod(shape, dtype=np.int64):
         raise Refused(f"{name} is truncated: {len(data)} bytes for shape {shape}")

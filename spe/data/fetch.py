@@ -87,7 +87,7 @@ def find(
             verify(arrays)
         except Absent as reason:
             tried.append(f"{label}: {reason}")
-        except Refused as reason:
+        except (Refused, OSError) as reason:  # damaged, or not to be read
             tried.append(f"{label}: refused, {reason}")
             warnings.warn(f"{name}, {label}: refused, {reason}", stacklevel=3)
         else:

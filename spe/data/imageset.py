@@ -42,6 +42,11 @@ class ImageSet:
             raise TypeError(f"counts: expected long ({len(self.ids)},), {_came(self.counts)}")
         if len(self.names) != len(self.ids):
             raise ValueError(f"names: expected {len(self.ids)}, one a class; got {len(self.names)}")
+        if not self.tiles.device == self.ids.device == self.counts.device:
+            raise ValueError(
+                f"tiles are on {self.tiles.device}, ids on {self.ids.device} and counts on "
+                f"{self.counts.device}; expected one device"
+            )
         if self.ids.numel() == 0:
             raise ValueError(f"ids: expected at least one image, {_came(self.ids)}")
         # Where a look costs nothing; on an accelerator each would wait for the device.
@@ -68,7 +73,8 @@ class ImageSet:
         first = counts.cumsum(0) - counts  # where each class begins, in order of labels
         slot = torch.arange(int(counts.max()), device=labels.device).minimum(counts[:, None] - 1)
         ids = labels.argsort(stable=True)[first[:, None] + slot].unsqueeze(2)
-        return cls(images, ids, counts, tuple(names or map(str, range(len(counts)))))
+        numbers = map(str, range(len(counts)))
+        return cls(images, ids, counts, tuple(numbers if names is None else names))
 
     @property
     def n_classes(self) -> int:
