@@ -72,7 +72,7 @@ def _cell(
     runs, wanted = _runs_of(table, method, condition, column)
     if budget == "quick" and "way" in wanted:  # a smoke test looks at a few classes only
         wanted["way"] = min(wanted["way"], SMOKE_CLASSES)
-    done = [run for run in runs if is_done(run.name, budget)]
+    done = [run for run in runs if is_done(run.name, budget) and _is_current(run, budget)]
     rows = [load(run.name, budget).metric(condition=condition, **wanted) for run in done]
     by_seed = [100 * row["accuracy"] for row in rows]
     ours, sem = None, None
@@ -130,16 +130,23 @@ def _runs_of(
     return [RUNS[name] for name in names if name in RUNS], wanted
 
 
+def _is_current(run: Run, budget: str) -> bool:
+    """Whether the record of a run that is done has the run's settings."""
+    try:
+        return has_settings(load(run.name, budget).run, at_budget(run, budget))
+    except ValueError:  # of another version
+        return False
+
+
 def status(budget: str = "cpu") -> list[dict[str, Any]]:
     """All runs in order of importance: done, outdated (other settings), started or missing."""
     rows = []
     for run in RUNS.values():
         row = {"name": run.name, "group": run.group, "status": "missing", "seconds": None}
         if is_done(run.name, budget):
-            found = load(run.name, budget)
-            same = has_settings(found.run, at_budget(run, budget))
-            row |= {"status": "done" if same else "outdated", "updates": found.info["updates"]}
-            row |= {"seconds": found.info["training_seconds"]}
+            info = load(run.name, budget).info
+            row |= {"status": "done" if _is_current(run, budget) else "outdated"}
+            row |= {"seconds": info["training_seconds"], "updates": info["updates"]}
         elif checkpoint_of(at_budget(run, budget), budget).exists():
             row["status"] = "started"
         rows.append(row)

@@ -348,7 +348,10 @@ class Record:
 
     @property
     def run(self) -> Run:
-        return Run(**self.info["definition"])
+        try:
+            return Run(**self.info["definition"])
+        except TypeError as error:
+            raise ValueError(f"{self.folder} has settings of another version: {error}") from error
 
     def metric(self, **wanted: Any) -> dict[str, Any]:
         """The one row of metrics with these values, such as test="seen", way=70."""

@@ -83,13 +83,13 @@ def check_support(support: Gaussian, labels: Tensor, noise: Tensor | float) -> N
     check_noise(noise, support.mean)
 
 
-def check_points(z: Tensor, classes: Gaussian) -> None:
+def check_points(name: str, z: Tensor, classes: Gaussian) -> None:
     """Refuse points that are not of the dimension and dtype of the classes (n_class, d)."""
     if classes.mean.dim() != 2:
         raise ValueError(f"classes has shape {tuple(classes.shape)}; expected (n_class, d)")
     if z.dim() == 0 or z.shape[-1] != classes.d or z.dtype != classes.dtype:
         raise ValueError(
-            f"z is {z.dtype} of shape {tuple(z.shape)}; "
+            f"{name} is {z.dtype} of shape {tuple(z.shape)}; "
             f"expected {classes.dtype} of shape (..., {classes.d}), as classes"
         )
 

@@ -30,6 +30,7 @@ from spe.prototypes import add_support, class_product
 from spe.training import write_atomically
 
 FORMAT = "spe few-shot classifier 1"
+OPTIONS = ("estimator", "n_samples", "points", "beta", "margin")  # of a model, for training on
 POINT_NOISE = 0.5  # a squared distance is a Gaussian of this variance (chapter 3)
 NAMES = {"U": "none of these"}  # the reject label, by kind of class label; -1 for numbers
 
@@ -60,7 +61,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
     reject_label: None stands for -1, or "none of these" where classes have names.
     n_samples: points of the integral of Eq. 7; batch_size: images embedded at once.
 
-    A change of ``noise`` acts at the next ``fit``, of all others at once.
+    A change of ``noise`` acts at the next ``fit``, of the others at once. After a change of
+    ``model``, fit anew: the prototypes are still those of the old network.
 
     X is images (n, channels, height, width), or (n, height, width) for one channel: an array
     or a tensor, uint8, or floating point on the scale that the network was trained with
@@ -117,6 +119,12 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             if (like.dtype.kind == "U") != (some.dtype.kind == "U"):
                 raise TypeError(f"{name} has {some.dtype} labels; expected some like {like[:3]}")
         after = np.union1d(np.union1d(before, labels), announced)
+        for some in (before, labels, announced):
+            if (some.astype(after.dtype).astype(some.dtype) != some).any():
+                raise TypeError(
+                    f"labels of {some.dtype} are not told apart as {after.dtype}; "
+                    "expected labels of one type"
+                )
         rows = torch.from_numpy(np.searchsorted(after, labels)).to(support.device)
         counts = np.bincount(rows.cpu().numpy(), minlength=len(after))
         if len(before):
@@ -183,6 +191,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         tensors = {k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}
         settings = self.get_params(deep=False)
         del settings["model"]
+        ours = isinstance(self.model, _MODELS)
         plain = {k: v.item() for k, v in settings.items() if isinstance(v, np.generic | Tensor)}
         about = {
             "format": FORMAT,
@@ -193,6 +202,7 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
             "counts": self.counts_.tolist(),
             "noise": self.noise_,
             "settings": settings | plain,
+            "options": {k: v for k, v in vars(self.model).items() if k in OPTIONS and ours},
         }
         write_atomically(Path(path), save(tensors, metadata={"spe": json.dumps(about)}))
 
@@ -267,7 +277,8 @@ class FewShotClassifier(ClassifierMixin, BaseEstimator):
         if isinstance(self.model, models.PointEmbedding):
             classes = Gaussian(classes.mean, torch.zeros_like(classes.var))
         check_count("n_samples", self.n_samples)
-        log_p = log_posterior(query, classes, self.noise_, int(self.n_samples))
+        n = int(self.n_samples) if query.var.any() else 1  # all points of a point are one
+        log_p = log_posterior(query, classes, self.noise_, n)
         wide = classes.widen(self.noise_)
         evidence = [
             log_normal(q.mean[:, None] - wide.mean, q.var[:, None] + wide.var).logsumexp(-1)
@@ -345,12 +356,12 @@ def _rebuild(about: dict[str, Any], weights: dict[str, Tensor]) -> nn.Module:
         arguments["n_digits"] = weights["encoder.net.7.weight"].shape[1] // (16 * 7 * 7)
     network = encoder(**arguments)
     if model is models.StochasticPrototypes:
-        return models.StochasticPrototypes(network, n_support=1)
-    if model is models.ContrastiveEmbedding:
-        return models.ContrastiveEmbedding(
-            network, "soft" if "head.offset" in weights else "margin"
-        )
-    return model(network)
+        arguments = {"n_support": 1}
+    elif model is models.ContrastiveEmbedding:
+        arguments = {"form": "soft" if "head.offset" in weights else "margin"}
+    else:
+        arguments = {}
+    return model(network, **arguments, **about.get("options", {}))
 
 
 def _layer(name: str) -> int:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from spe.checks import check_count, check_labels
 from spe.data import ImageSet
 from spe.gaussian import Gaussian, product
 from spe.models import point_logits
@@ -31,19 +32,20 @@ Similarity = Callable[[Gaussian, Gaussian], Tensor]
 """Queries (n, d) and candidates (m, d) to scores (n, m): the higher, the nearer."""
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def embed_images(model: Model, images: Tensor, batch: int = 256) -> Gaussian:
     """Embed images (n, C, H, W) in batches, with batch norm in evaluation mode: (n, d).
 
     Images may lie on another device than the model; the embedding lies on the model's.
     """
     device = next((p.device for p in model.parameters()), images.device)
-    training = model.training
+    training = [module for module in model.modules() if module.training]
     model.eval()
     try:
         parts = [model.embed(part.to(device)) for part in images.split(batch)]
     finally:
-        model.train(training)
+        for module in training:  # a frozen part was not, and stays as it was
+            module.training = True
     return Gaussian(torch.cat([p.mean for p in parts]), torch.cat([p.var for p in parts]))
 
 
@@ -89,6 +91,7 @@ def episode_indices(
     for name, value, limit in (("n_way", n_way, n_classes), ("n_drawn", n_drawn, per_class)):
         if not 1 <= value <= limit:
             raise ValueError(f"{name}: got {value}, expected 1 to {limit}")
+    check_count("n_episodes", n_episodes)
     generator = torch.Generator().manual_seed(seed)
     classes = torch.rand(n_episodes, n_classes, generator=generator).topk(n_way).indices
     items = [
@@ -235,16 +238,18 @@ def leave_one_out_neighbours(
     query and clean support, the image left out is occluded and the others are clean. A tie goes
     to the class whose neighbours rank nearer in sum.
     """
+    check_labels("labels", labels, query.mean)
     if not 1 <= k < len(labels):
         raise ValueError(f"k: got {k}, expected 1 to {len(labels) - 1}")
-    n_classes = int(labels.max()) + 1
-    weight = 1 + torch.arange(k, 0, -1, device=labels.device) / (100 * k)
+    classes, labels = labels.unique(return_inverse=True)
+    rank = torch.arange(k, 0, -1, device=labels.device)
+    weight = 1 + rank / (max(100, k + 1) * k)  # all ranks together weigh less than one vote
     votes = []
     for rows in torch.arange(len(labels), device=labels.device).split(batch):
         score = similarity(query[rows], support)
         score[torch.arange(len(rows), device=rows.device), rows] = -math.inf
         nearest = labels[score.topk(k).indices]  # (batch, k)
-        tally = weight.new_zeros(len(rows), n_classes)
+        tally = weight.new_zeros(len(rows), len(classes))
         tally.scatter_add_(1, nearest, weight.expand_as(nearest))
         votes.append(tally.argmax(1) == labels[rows])
     return torch.cat(votes)
@@ -252,24 +257,35 @@ def leave_one_out_neighbours(
 
 def accuracy(log_p: Tensor, labels: Tensor) -> float:
     """Fraction of rows of (n, classes) whose largest entry is the label's."""
+    _check_scored(log_p, labels)
     return (log_p.argmax(-1) == labels).double().mean().item()
 
 
 def negative_log_likelihood(log_p: Tensor, labels: Tensor) -> float:
     """Mean −log p of the true class, in nats."""
+    _check_scored(log_p, labels)
     return -log_p.gather(-1, labels[:, None]).double().mean().item()
 
 
 def brier_score(log_p: Tensor, labels: Tensor) -> float:
     """Mean squared distance between the probability vector and the one-hot label (0 to 2)."""
+    _check_scored(log_p, labels)
     p = log_p.double().exp()
     return (p - one_hot(labels, p.shape[-1])).square().sum(-1).mean().item()
 
 
 def calibration_error(log_p: Tensor, labels: Tensor) -> float:
     """Expected calibration error: |confidence − accuracy| over equal-width bins of confidence."""
+    _check_scored(log_p, labels)
     confidence, prediction = log_p.double().exp().max(-1)
     bins = (confidence * BINS).long().clamp(0, BINS - 1)
     gap = confidence - (prediction == labels).double()
     total = torch.zeros(BINS, dtype=gap.dtype, device=gap.device).index_add_(0, bins, gap)
     return total.abs().sum().item() / len(labels)
+
+
+def _check_scored(log_p: Tensor, labels: Tensor) -> None:
+    """Refuse answers that are not (n, classes), n > 0, with one label for each of n."""
+    if log_p.dim() != 2 or 0 in log_p.shape:
+        raise ValueError(f"log_p has shape {tuple(log_p.shape)}; expected (n, classes) with n > 0")
+    check_labels("labels", labels, log_p)

@@ -57,11 +57,16 @@ def log_density(z: Tensor, classes: Gaussian, offset: Tensor | None = None) -> T
     With ``z`` (n, d) and ``offset`` (samples, n, d) the points are z + offset. The two meet
     only after the class means are subtracted, lest a mean of 1e6 swallow the offset.
     """
-    check_points(z, classes)
+    check_points("z", z, classes)
     if offset is None:
         flat = z.reshape(-1, z.shape[-1])
         density = log_density(flat, classes, torch.zeros_like(flat)[None])
         return density.reshape(*z.shape[:-1], len(classes))
+    check_points("offset", offset, classes)
+    if offset.shape[1:] != z.shape:
+        raise ValueError(
+            f"offset has shape {tuple(offset.shape)}; expected (samples, {len(z)}, {classes.d})"
+        )
     return _LogDensity.apply(z, offset, classes.mean, classes.var)
 
 
@@ -123,11 +128,14 @@ def log_posterior(
     """
     check_query(query, prototypes, noise, n_samples, points)
     classes = prototypes.widen(noise)
-    offset = query.spread(normal_points(query, n_samples, points, generator, fresh=False))
+    steps = normal_points(query, n_samples, points, generator, fresh=False)
+    steps = steps.expand(-1, len(query), -1)  # (samples, query, d)
     rows = max(1, CHUNK // (n_samples * len(classes)))
+    pieces = zip(query.mean.split(rows), query.var.split(rows), steps.split(rows, 1), strict=True)
     parts = []
-    for mean, some in zip(query.mean.split(rows), offset.split(rows, 1), strict=True):
-        log_p = log_density(mean, classes, some).log_softmax(-1)  # (samples, rows, class)
+    for mean, var, some in pieces:
+        offset = Gaussian(mean, var).spread(some)
+        log_p = log_density(mean, classes, offset).log_softmax(-1)  # (samples, rows, class)
         parts.append(log_mean_exp(log_p))
     return torch.cat(parts)
 

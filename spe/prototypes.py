@@ -18,7 +18,7 @@ def class_product(factors: Gaussian, labels: Tensor, n_classes: int) -> Gaussian
         return rows.new_zeros(n_classes, factors.d).index_add(0, labels, rows)
 
     limits = torch.finfo(factors.dtype)
-    var = factors.var.clamp_min(limits.tiny)
+    var = factors.var.clamp(limits.tiny, limits.max / 4)
     largest = torch.full_like(var[:1], limits.max / 4).expand(n_classes, -1)
     rows = labels[:, None].expand_as(var)
     smallest = largest.scatter_reduce(0, rows, var.detach(), "amin")

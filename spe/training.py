@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import torch
@@ -171,6 +172,11 @@ def fit(
                     model.train()
                     if select not in scores:
                         raise ValueError(f"select={select!r}; expected one of {', '.join(scores)}")
+                    if taken := scores.keys() & {*row, "seconds"}:
+                        raise ValueError(
+                            f"validate returns {', '.join(sorted(taken))}, which fit records "
+                            "itself; expected other names"
+                        )
                     row |= scores
                 history.seconds = time.monotonic() - started
                 row["seconds"] = round(history.seconds, 1)
@@ -278,7 +284,7 @@ def _load(
             state = json.loads(file.metadata()["state"])
             stored = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
         before, history = state["settings"], History(**state["history"])
-    except (SafetensorError, json.JSONDecodeError, KeyError, TypeError) as error:
+    except (SafetensorError, json.JSONDecodeError, KeyError, TypeError, OSError) as error:
         raise ValueError(f"{checkpoint} is no checkpoint ({error}); {afresh}") from error
     other = {k: v for k, v in before.items() if settings.get(k) != v}
     if other:
@@ -321,13 +327,13 @@ def _half_precision_encoder(model: Model, enabled: bool) -> Iterator[None]:
     if not enabled:
         yield
         return
-    forward, device = model.encoder.forward, next(model.parameters()).device.type
+    device = next(model.parameters()).device.type
 
-    def half(images: Tensor) -> Tensor:
+    def half(encoder: nn.Module, images: Tensor) -> Tensor:
         with torch.autocast(device, dtype=torch.bfloat16):
-            return forward(images).float()
+            return type(encoder).forward(encoder, images).float()
 
-    model.encoder.forward = half
+    model.encoder.forward = MethodType(half, model.encoder)  # a copy of it takes its own weights
     try:
         yield
     finally:

@@ -262,9 +262,31 @@ def test_what_is_saved_comes_back_the_same(name: str, tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["classifier.safetensors"]
 
 
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        (
+            StochasticPrototypes(OmniglotEncoder(2), 5, "naive", 8, "sobol"),
+            {"estimator": "naive", "n_samples": 8, "points": "sobol"},
+        ),
+        (HedgedInstanceEmbedding(OmniglotEncoder(2), 1e-2, 4), {"beta": 1e-2, "n_samples": 4}),
+        (ContrastiveEmbedding(OmniglotEncoder(2, False), margin=3.0), {"margin": 3.0}),
+    ],
+)
+def test_a_model_comes_back_with_the_options_that_it_was_trained_with(
+    model: nn.Module, options: dict, tmp_path: Path
+) -> None:
+    path = tmp_path / "c.safetensors"
+    FewShotClassifier(model).fit(bytes_like((1, 28, 28)), np.arange(6)).save(path)
+    back = FewShotClassifier.load(path).model
+    assert {name: getattr(back, name) for name in options} == options
+
+
 def test_a_network_of_your_own_is_given_when_loading(tmp_path: Path) -> None:
     path = tmp_path / "c.safetensors"
-    fitted().save(path)
+    classifier = fitted()
+    classifier.model.points = torch.zeros(2)  # a name of our models means nothing in yours
+    classifier.save(path)
     with pytest.raises(ValueError, match=r"model Pixels .* cannot be rebuilt from a file"):
         FewShotClassifier.load(path)
     with pytest.raises(ValueError, match="model does not fit the weights of"):
@@ -372,6 +394,15 @@ def test_numbers_and_names_do_not_mix() -> None:
         fitted().partial_fit(GOOD_X, np.arange(18))
     with pytest.raises(TypeError, match=r"classes has int64 labels; .* like \['cat' 'dog' 'eel'\]"):
         FewShotClassifier(Pixels()).partial_fit(GOOD_X, GOOD_Y, classes=[0, 1])
+
+
+def test_labels_that_a_common_type_would_mix_up_are_refused() -> None:
+    """As float64, 2**53 and 2**53 + 1 are one number; truth values would become 0 and 1."""
+    large = 2**53 + np.arange(18) % 3
+    classifier = FewShotClassifier(Pixels()).fit(GOOD_X, large)
+    with pytest.raises(TypeError, match="labels of int64 are not told apart as float64"):
+        classifier.partial_fit(GOOD_X, np.linspace(0, 1, 18))
+    assert classifier.classes_.tolist() == [2**53, 2**53 + 1, 2**53 + 2]
 
 
 @pytest.mark.parametrize("method", ["fit", "partial_fit"])

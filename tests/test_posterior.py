@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd import gradcheck
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from spe import Gaussian, log_density, log_posterior, multiply, target_log_posterior
+from spe import Gaussian, log_density, log_posterior, multiply, posterior, target_log_posterior
 from spe.posterior import log_mean_exp, normal_points, sobol_points
 from spe.prototypes import class_product
 
@@ -511,6 +511,15 @@ def test_memory_does_not_grow_with_samples_queries_classes_and_dimensions(estima
     assert saved < 0.5 * n_samples * n_query * n_class * d
 
 
+def test_memory_does_not_grow_with_all_queries_at_once(monkeypatch) -> None:
+    """Neither the points nor the answers of more than one piece lie in memory together."""
+    monkeypatch.setattr(posterior, "CHUNK", 640)
+    query = Gaussian(torch.randn(1000, 3), torch.ones(1000, 3))
+    with Largest() as largest:
+        log_posterior(query, CLASSES, 0.1, 64)
+    assert largest.numel <= max(640, 1000 * len(CLASSES))
+
+
 # The known mistake of public code, and errors
 
 Posterior = Callable[[Gaussian, Gaussian, float], Tensor]
@@ -640,6 +649,14 @@ def test_points_of_another_space_have_no_density(z: Tensor, says: str) -> None:
         log_density(z, Gaussian(torch.zeros(4, 2), torch.ones(4, 2)))
     with pytest.raises(ValueError, match="classes has shape"):
         log_density(torch.zeros(2, 2), Gaussian(torch.zeros(3, 4, 2), torch.ones(3, 4, 2)))
+
+
+@pytest.mark.parametrize("shape", [(5, 3, 2), (2, 2), (5, 2, 3)])
+def test_offsets_of_other_points_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"offset (is torch.float32 of|has) shape"):
+        log_density(
+            torch.zeros(2, 2), Gaussian(torch.zeros(4, 2), torch.ones(4, 2)), torch.zeros(shape)
+        )
 
 
 @pytest.mark.parametrize("noise", [-2.0, math.nan, math.inf])

