@@ -77,7 +77,7 @@ LSHAPES: dict[str, Any] = {
     "select": "log_likelihood",
 }
 BETAS = ("0", "1e-6", "1e-5", "1e-4", "1e-3")  # the sweep: two digits, two dimensions
-HIB_BETA = {2: 1e-5, 3: 1e-4}  # of all other runs, by dimension: the better on validation data
+HIB_BETA = {2: 1e-5, 3: 1e-4}  # of other runs, by dimension; trials: reference/choices.md
 SAMPLES = (1, 3, 9, 27, 81)
 SEEDS = (0, 1, 2)  # of a cell of the tables
 
