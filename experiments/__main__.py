@@ -22,7 +22,11 @@ Action = Callable[[argparse.Namespace], int]
 
 def show_runs(given: argparse.Namespace) -> int:
     if given.json:
-        found = {"cells": ledger.cells(given.budget), "runs": ledger.status(given.budget)}
+        cells = ledger.cells(given.budget)
+        for cell in cells:  # the error of the mean is enough for a program
+            error = cell.pop("error")
+            cell["sem"] = None if error is None else round(error.of_mean, 4)
+        found = {"cells": cells, "runs": ledger.status(given.budget)}
         print(json.dumps(found, indent=1))
     else:
         print(ledger.as_text(given.budget))

@@ -8,13 +8,12 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from experiments.record import TEST_IMAGES, has_settings, is_done, load
 from experiments.runs import RUNS, SEEDS, Run, at_budget
 from experiments.train import SMOKE_CLASSES, checkpoint_of
-from spe.evaluation import mean_and_sem
+from experiments.verdicts import Error
 
+ALIKE = 15  # drawings of Omniglot that tell as much as one of a new character (chapter 9)
 TARGETS = json.loads((Path(__file__).parent / "targets.json").read_text())
 CLASSIFIER = {  # with which the tables score each method
     "SPE": "prototypes",
@@ -27,10 +26,8 @@ CLASSIFIER = {  # with which the tables score each method
 def cells(budget: str = "cpu") -> list[dict[str, Any]]:
     """Every number of the paper's tables with ours, in percent, or None where it is missing.
 
-    `ours` is the mean over the recorded seeds, `by_seed` has each. `sem` is the largest of three
-    errors of that mean: of testing (`error_of`), over its own seeds, and the one to be expected
-    from how other networks scatter (`scatter_of_seeds`). One seed shows no scatter, and two or
-    three may agree by chance.
+    `ours` is the mean over the recorded seeds, `by_seed` has each, and `error` what makes the mean
+    uncertain: of testing (`error_of`), and how single networks scatter (`scatter_of_seeds`).
     """
     found = [_cell("synthetic", "SPE", "clean_support_clean_query", "accuracy", budget)]
     found[0]["paper"] = TARGETS["synthetic"]["accuracy"]
@@ -45,25 +42,32 @@ def cells(budget: str = "cpu") -> list[dict[str, Any]]:
                     found.append(cell | {"paper": paper})
     for cell in found:
         if cell["runs"]:
-            expected = scatter_of_seeds(found, cell) / math.sqrt(len(cell["runs"]))
-            cell["sem"] = max(cell["sem"], round(expected, 4))
+            seeds, degrees = scatter_of_seeds(found, cell)
+            cell["error"] = Error(cell.pop("testing"), seeds, degrees, len(cell["runs"]))
     return found
 
 
-def scatter_of_seeds(among: list[dict[str, Any]], cell: dict[str, Any]) -> float:
-    """By how much another seed moves an accuracy of the cell's kind, in points.
+def scatter_of_seeds(among: list[dict[str, Any]], cell: dict[str, Any]) -> tuple[float, float]:
+    """By how much another seed moves an accuracy of the cell's kind, and how well that is known.
 
-    The standard deviation over seeds, pooled over cells of the same table and test set that have
-    several: those of the same networks, or else of the same method, or else all. 0 if none has.
+    The standard deviation over seeds, in points, pooled over cells of the same table, test set and
+    number of digits: those of the same method, or of all methods where this one has one seed. Its
+    degrees of freedom count networks, not cells: one network answers several. A cell that scatters
+    more than its kind keeps its own deviation. (0, infinity) where there is no second seed.
     """
-    several = [
-        c
-        for c in among
-        if len(c["by_seed"]) > 1 and (c["table"], c["test"]) == (cell["table"], cell["test"])
-    ]
-    pools = [[c for c in several if c[key] == cell[key]] for key in ("runs", "method")]
-    pool = next(filter(None, [*pools, several]), [])
-    return math.sqrt(sum(statistics.variance(c["by_seed"]) for c in pool) / max(len(pool), 1))
+
+    def kind(c: dict[str, Any]) -> tuple[str, ...]:
+        return c["table"], c["test"], c["column"].rpartition(" D=")[0]
+
+    several = [c for c in among if len(c["by_seed"]) > 1 and kind(c) == kind(cell)]
+    pool = [c for c in several if c["method"] == cell["method"]] or several
+    if not pool:
+        return 0.0, math.inf
+    more = [len(c["by_seed"]) - 1 for c in pool]
+    squares = [n * statistics.variance(c["by_seed"]) for n, c in zip(more, pool, strict=True)]
+    networks = {tuple(c["runs"]) for c in pool}
+    own = statistics.stdev(cell["by_seed"]) if len(cell["by_seed"]) > 1 else 0.0
+    return max(math.sqrt(sum(squares) / sum(more)), own), sum(len(runs) - 1 for runs in networks)
 
 
 def _cell(
@@ -75,34 +79,34 @@ def _cell(
     done = [run for run in runs if is_done(run.name, budget) and _is_current(run, budget)]
     rows = [load(run.name, budget).metric(condition=condition, **wanted) for run in done]
     by_seed = [100 * row["accuracy"] for row in rows]
-    ours, sem = None, None
-    if rows:
-        ours, sem = mean_and_sem(torch.tensor(by_seed))
-        errors = [error_of(run, row) for run, row in zip(done, rows, strict=True)]
-        within = 100 * sum(errors) / len(rows)  # all seeds meet the same images and episodes
-        sem = within if len(rows) == 1 else max(sem, within)
-        ours, sem = round(ours, 4), round(sem, 4)
-    return {
+    found = {
         "table": table,
         "method": method,
         "condition": condition,
         "column": column,
         "test": wanted["test"],
         "paper": None,
-        "ours": ours,
-        "sem": sem,
+        "ours": round(statistics.mean(by_seed), 4) if rows else None,
+        "error": None,
         "by_seed": by_seed,
         "runs": [run.name for run in done],
     }
+    if rows:  # all seeds meet the same images and episodes
+        errors = [100 * error_of(run, row) for run, row in zip(done, rows, strict=True)]
+        found["testing"] = statistics.mean(errors)
+    return found
 
 
 def error_of(run: Run, row: dict[str, Any]) -> float:
     """Standard error of one accuracy: over episodes, or over test images if that is larger.
 
     A thousand episodes draw the same images again and again, so their scatter alone leaves out
-    that other images might have been in the test set.
+    that other images might have been in the test set. On Omniglot other characters might have
+    been, and answers to drawings of one character go together.
     """
-    p, n = row["accuracy"], TEST_IMAGES[run.data][row["test"]]
+    p, n = row["accuracy"], float(TEST_IMAGES[run.data][row["test"]])
+    if run.data == "omniglot":
+        n /= ALIKE
     return max(row["sem"], math.sqrt(p * (1 - p) / n))
 
 
@@ -156,8 +160,8 @@ def status(budget: str = "cpu") -> list[dict[str, Any]]:
 def as_text(budget: str = "cpu") -> str:
     """The ledger for a terminal."""
     lines = [
-        "± is the error over seeds or of testing, whichever is larger. What another seed may do to",
-        "a cell of one seed is taken from cells of the same table that have several.",
+        "± is the error of testing and over seeds together. What another seed may do to a cell of",
+        "one seed is taken from cells of its kind that have several.",
     ]
     table = None
     for cell in cells(budget):
@@ -167,8 +171,8 @@ def as_text(budget: str = "cpu") -> str:
         name = f"{cell['condition']:<28} {cell['column']:<16} {cell['method']:<12}"
         ours = "      missing"
         if cell["ours"] is not None:
-            gap = cell["ours"] - cell["paper"]
-            ours = f"{cell['ours']:6.1f} ± {cell['sem']:.1f}  {gap:+5.1f}  ({len(cell['runs'])})"
+            gap, error = cell["ours"] - cell["paper"], cell["error"].of_mean
+            ours = f"{cell['ours']:6.1f} ± {error:.1f}  {gap:+5.1f}  ({len(cell['runs'])})"
         lines.append(f"  {name}{cell['paper']:6.1f}  {ours}")
     rows = status(budget)
     lines += ["", "runs"]

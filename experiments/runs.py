@@ -40,7 +40,9 @@ class Run:
     estimator: str = "intersection"
     n_samples: int = 1
     points: str = "random"
-    gamma: str = "class"  # support that sets where the noise starts: of a "class" or an "episode"
+    # Support that sets where the noise starts: of a "class", of an "episode", or of the episode
+    # that the "paper" trains on.
+    gamma: str = "class"
     # HIB
     beta: float = 1e-4
     # Contrastive
@@ -90,8 +92,6 @@ def _ndigit(method: str, n: int, d: int, seed: int, group: int, **other: Any) ->
     }
     if method == "HIB":
         default["beta"] = HIB_BETA[d]
-    elif method == "Contrastive" and n == 2:
-        default["updates"] = 10_000  # half as many images as the others
     return Run(
         group=group, data=f"ndigit{n}", method=method, d=d, seed=seed,
         **(settings | default | other),
@@ -162,6 +162,9 @@ def _definitions() -> list[Run]:
             runs.append(_ndigit("SPE", 2, 2, seed, group=7, **(VARIANT | {"name": name} | change)))
             if change:
                 runs.append(_sampler(f"{label}-omniglot", seed, group=7, **change))
+        name = f"gammapaper-ndigit2-d2-seed{seed}"
+        change = VARIANT | {"name": name, "gamma": "paper"}
+        runs.append(_ndigit("SPE", 2, 2, seed, group=7, **change))
     # Is Fig. 4 a matter of budget? One more run at Table 1's, beside omniglot-2d-spe-1shot-clean.
     long = {"name": "long-naive-s81-omniglot-seed0", "keep": False}
     runs.append(_omniglot("SPE", 1, True, 0, 7, estimator="naive", n_samples=81, **long))
@@ -221,6 +224,8 @@ def at_budget(run: Run, budget: str) -> Run:
     change: dict[str, Any] = {"updates": 300 * EPOCH, "validate_every": EPOCH, "patience": 30}
     if run.data != "lshapes":
         change |= {"schedule": "halving", "peak_lr": 1e-3}
+    if run.gamma == "class":
+        change["gamma"] = "episode"
     if run.data.startswith("ndigit") and not run.pairs:
         change |= {"shot": 50 if run.data == "ndigit2" else 20, "query": 10}
     return replace(run, **change)

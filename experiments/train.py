@@ -16,7 +16,7 @@ import torch
 from torch.nn.functional import softplus
 
 import spe
-from experiments.runs import Run
+from experiments.runs import Run, at_budget
 from spe.data import ImageSet, lshape_set, ndigit, omniglot
 from spe.data.lshapes import CORRUPTED
 from spe.encoders import Encoder
@@ -111,7 +111,8 @@ def _draw_model(run: Run) -> Model:
         return spe.HedgedInstanceEmbedding(encoder, run.beta)
     if run.method == "Contrastive":
         return spe.ContrastiveEmbedding(encoder, run.form)
-    n_support = run.shot if run.gamma == "class" else run.shot * run.way
+    episode = at_budget(run, "paper") if run.gamma == "paper" else run
+    n_support = run.shot if run.gamma == "class" else episode.shot * episode.way
     return spe.StochasticPrototypes(encoder, n_support, run.estimator, run.n_samples, run.points)
 
 

@@ -1,6 +1,6 @@
 """Rows of the scoreboard and the two rules that decide their verdicts (chapter 13).
 
-`compare` sets a number of ours against one of the paper's: above, below, or equal within error.
+`compare` sets a number of ours against one of the paper's: above, below, or within error of it.
 `decide` turns the checks that a claim consists of into one verdict.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-ABOVE, EQUAL, BELOW = "above", "equal within error", "below"
+ABOVE, EQUAL, BELOW = "above", "within error", "below"
 HOLDS, SO_FAR, FAILS = "holds", "holds so far", "does not hold"
 UNDECIDED, MISSING = "undecided", "not yet recorded"
 VERDICTS = (ABOVE, EQUAL, BELOW, HOLDS, SO_FAR, FAILS, UNDECIDED, MISSING)
@@ -30,21 +30,61 @@ class Row:
     runs: tuple[str, ...] = ()
     claim: int | None = None  # which of the claims in targets.json
     gap: float | None = None  # ours minus the paper's, in points
-    error: float | None = None  # of that gap, one standard error
+    reach: float | None = None  # of chance: how large a gap it explains 19 times in 20
 
 
-def compare(ours: float, sem: float, paper: float, n_runs: int) -> tuple[str, float, float]:
-    """Verdict, gap and standard error of the gap, in points.
+class Error(NamedTuple):
+    """What makes an accuracy uncertain, in points."""
 
-    The paper states no error, so its run is taken as one more like ours: of `n_runs` whose mean has
-    the error `sem`, a single one has sem · √n. Half a unit of the paper's last digit is rounding.
+    testing: float  # standard error from the test set, the same for all runs that share it
+    seeds: float = 0.0  # standard deviation of single runs over seeds
+    degrees: float = math.inf  # of freedom in `seeds`
+    n_runs: float = 1  # of which the accuracy is the mean
+
+    @property
+    def of_mean(self) -> float:
+        """Standard error of the accuracy."""
+        return math.hypot(self.testing, self.seeds / math.sqrt(self.n_runs))
+
+    @property
+    def of_gap(self) -> float:
+        """Standard error of the gap to another run like these, tested on a set of its own."""
+        return math.hypot(math.sqrt(2) * self.testing, self._moved_by_seeds)
+
+    @property
+    def _moved_by_seeds(self) -> float:
+        return self.seeds * math.sqrt(1 + 1 / self.n_runs)
+
+    @property
+    def reach(self) -> float:
+        """How large a gap chance explains 19 times in 20.
+
+        Student's t, with the degrees of freedom of Welch and Satterthwaite: what is known from few
+        seeds counts for less, the error of testing is as good as known.
+        """
+        share = (self._moved_by_seeds / self.of_gap) ** 2 if self.seeds else 0.0
+        return quantile(self.degrees / share**2 if share else math.inf) * self.of_gap
+
+
+def quantile(degrees: float) -> float:
+    """Within how many standard errors Student's t lies 19 times in 20; two or a little less
+    where many values are known."""
+    from scipy.stats import t
+
+    return float(t.ppf(0.975, degrees))
+
+
+def compare(ours: float, paper: float, error: Error) -> tuple[str, float]:
+    """Verdict and gap, in points.
+
+    The paper states no error, so its run is taken as one more like ours. Half a unit of the
+    paper's last digit is rounding.
     """
     gap = ours - paper
-    error = sem * math.sqrt(1 + n_runs)
     rounding = 0.5 if isinstance(paper, int) else 0.05
-    if abs(gap) <= 2 * error + rounding:
-        return EQUAL, gap, error
-    return (ABOVE if gap > 0 else BELOW), gap, error
+    if abs(gap) <= error.reach + rounding:
+        return EQUAL, gap
+    return (ABOVE if gap > 0 else BELOW), gap
 
 
 class Finding(NamedTuple):

@@ -2,6 +2,8 @@
 
 import json
 import re
+from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ import torch
 
 from experiments import claims, scoreboard
 from experiments.ledger import CLASSIFIER, TARGETS
-from experiments.runs import SAMPLES
+from experiments.runs import RUNS, SAMPLES
 from experiments.scoreboard import TABLE_CLAIMS, contradictions, redone, table_values
 from experiments.train import CONDITIONS
 from experiments.verdicts import (
@@ -22,6 +24,7 @@ from experiments.verdicts import (
     SO_FAR,
     UNDECIDED,
     VERDICTS,
+    Error,
     Finding,
     compare,
     decide,
@@ -42,7 +45,8 @@ def elsewhere(tmp_path, monkeypatch) -> Path:
 def write_run(folder: Path, name: str, rows: list[dict]) -> None:
     path = folder / "runs-cpu" / name / "run.json"
     path.parent.mkdir(parents=True)
-    path.write_text(json.dumps({"name": name, "metrics": rows, "parameters": {}}))
+    info = {"name": name, "metrics": rows, "parameters": {}, "definition": asdict(RUNS[name])}
+    path.write_text(json.dumps(info))
 
 
 TASKS = ((2, 2), (2, 3), (3, 2), (3, 3))
@@ -67,23 +71,41 @@ def write_digits(
 # Rule 1
 
 
-def test_a_number_is_above_below_or_equal_within_error():
-    assert compare(90.0, 0.1, 85.0, 1)[0] == ABOVE
-    assert compare(80.0, 0.1, 85.0, 1)[0] == BELOW
-    assert compare(85.2, 0.1, 85.0, 1)[0] == EQUAL
+def test_a_number_is_above_below_or_within_error():
+    assert compare(90.0, 85.0, Error(0.1))[0] == ABOVE
+    assert compare(80.0, 85.0, Error(0.1))[0] == BELOW
+    assert compare(85.2, 85.0, Error(0.1)) == (EQUAL, pytest.approx(0.2))
 
 
 def test_the_papers_run_counts_as_one_more_of_ours():
-    """Of three seeds with a standard error of 1 a single one scatters by the root of three."""
-    _, gap, error = compare(88.0, 1.0, 85.0, 3)
-    assert (gap, error) == (3.0, 2.0)
-    assert compare(88.0, 1.0, 85.0, 3)[0] == EQUAL
-    assert compare(90.0, 1.0, 85.0, 3)[0] == ABOVE
+    """Another test set errs as ours does, and its one run scatters as any one of ours."""
+    error = Error(testing=3.0, seeds=2.0, n_runs=4)
+    assert error.of_mean == pytest.approx((9 + 4 / 4) ** 0.5)
+    assert error.of_gap == pytest.approx((2 * 9 + 4 * (1 + 1 / 4)) ** 0.5)
+    assert error.reach == pytest.approx(1.96 * error.of_gap, rel=1e-3)
+
+
+def test_more_seeds_never_make_a_gap_less_sure():
+    of = [Error(0.2, 1.0, 2 * (n - 1), n) for n in (2, 3, 5, 20)]
+    assert [e.reach for e in of] == sorted((e.reach for e in of), reverse=True)
+    assert [e.of_mean for e in of] == sorted((e.of_mean for e in of), reverse=True)
+
+
+def test_what_few_seeds_tell_counts_for_less():
+    """Student's t: exceeded once in twenty, whatever the number of seeds behind the deviation."""
+    generator = torch.Generator().manual_seed(0)
+    for n in (2, 3, 6):
+        drawn = torch.randn(40_000, n + 1, generator=generator, dtype=torch.float64)
+        ours, paper = drawn[:, :n], drawn[:, n]
+        reach = Error(0.0, 1.0, n - 1, n).reach * ours.std(1)
+        beyond = (ours.mean(1) - paper).abs() > reach
+        assert beyond.double().mean().item() == pytest.approx(0.05, abs=0.005)
+    assert Error(5.0, 0.1, 1, 2).reach < 2 * Error(5.0, 0.1, 1, 2).of_gap  # testing is well known
 
 
 def test_a_rounded_number_is_met_by_all_that_round_to_it():
-    assert compare(85.6, 0.0, 86, 1)[0] == EQUAL
-    assert compare(85.6, 0.0, 86.0, 1)[0] == BELOW
+    assert compare(85.6, 86, Error(0.0))[0] == EQUAL
+    assert compare(85.6, 86.0, Error(0.0))[0] == BELOW
 
 
 # Rule 2
@@ -134,31 +156,40 @@ def test_cells_and_their_means_can_come_out_each_way(elsewhere, change, verdict)
 
 
 def test_a_mean_of_cells_with_more_and_with_fewer_seeds_counts_each_by_its_own(elsewhere):
-    """Error of the gap of a mean of cells: the root of the sum of sem² (1 + n), over the number."""
-    for seed in (0, 1, 2):
-        write_digits(elsewhere, "SPE", 0.0, seed, tasks=((2, 2), (2, 3)))
-    write_digits(elsewhere, "SPE", 0.0, 0, tasks=((3, 2), (3, 3)))
+    """Networks scatter independently of each other; the error of testing is common to all."""
+    for seed, change in enumerate((0.0, 2.0, 4.0)):
+        write_digits(elsewhere, "SPE", change, seed, tasks=((2, 2), (2, 3)))
+    for seed, change in enumerate((0.0, 3.0)):
+        write_digits(elsewhere, "SPE", change, seed, tasks=((3, 2), (3, 3)))
     cells = [cell for cell, _ in scoreboard.cell_rows() if cell["runs"]]
     for bar, row in scoreboard.mean_rows():
         if bar["ours"] is None:
             continue
         own = [
-            cell["sem"] ** 2 * (1 + len(cell["runs"]))
+            cell["error"]
             for cell in cells
             if cell["condition"] == bar["condition"] and cell["column"].startswith(bar["column"])
         ]
         assert len(own) == 4
-        assert row.error == pytest.approx(sum(own) ** 0.5 / 4)
+        testing = sum(e.testing for e in own) / 4
+        of_mean = testing**2 + sum(e.seeds**2 / e.n_runs for e in own) / 16
+        of_gap = 2 * testing**2 + sum(e.seeds**2 * (1 + 1 / e.n_runs) for e in own) / 16
+        assert bar["error"].of_mean == pytest.approx(of_mean**0.5)
+        assert bar["error"].of_gap == pytest.approx(of_gap**0.5)
+        assert row.reach == pytest.approx(bar["error"].reach)
 
 
 def test_columns_of_the_same_runs_err_together(elsewhere):
-    """Two tasks of two runs each: errors add up within a run's tasks, squares between runs."""
+    """Two tasks of two networks each: deviations add up within a network's tasks."""
     row = {"test": "test", "condition": next(iter(CONDITIONS)), "classifier": "prototypes"}
     for shot in (1, 5):
-        rows = [row | {"shot": shot, "way": w, "accuracy": 0.9, "sem": 0.01} for w in (5, 20)]
-        write_run(elsewhere, f"omniglot-2d-spe-{shot}shot-clean-seed0", rows)
+        for seed, accuracy in enumerate((0.88, 0.9, 0.92)):
+            rows = [row | {"shot": shot, "way": w, "accuracy": accuracy, "sem": 0} for w in (5, 20)]
+            write_run(elsewhere, f"omniglot-2d-spe-{shot}shot-clean-seed{seed}", rows)
     (bar,) = [bar for bar, _ in scoreboard.mean_rows() if bar["ours"] is not None]
-    assert bar["sem"] == pytest.approx(2 * 2**0.5 / 4)
+    assert bar["error"].seeds == pytest.approx(2 * 2 * 2**0.5 / 4)
+    assert bar["error"].n_runs == pytest.approx(3)
+    assert bar["error"].degrees == 4  # two networks of three seeds each
 
 
 def test_a_mean_waits_for_all_its_cells(elsewhere):
@@ -179,6 +210,8 @@ def test_every_claim_about_tables_can_hold_and_fail():
             better[key] = {"corrupt_support_clean_query": 99.0}.get(key[2], 92.0)
         if key[1] == "PN" and key[2] == "clean_support_corrupt_query":
             better[key] = 91.5 if key[0] == "omniglot_2d" else 50.0
+        if key[1] == "Contrastive":
+            better[key] = 40.0
     worse = {k: 100.0 - value for k, value in better.items()}
     nothing = dict.fromkeys(paper)
     for claim in TABLE_CLAIMS:
@@ -215,6 +248,7 @@ def test_the_papers_tables_contradict_its_text_where_we_say():
     assert len(consistently) == 5
     assert "SPE is above HIB in all six means" not in found
     assert "SPE is worse than HIB in only 7 of 24 cells" not in found
+    assert "On clean Omniglot SPE is reliably better than PN" not in found  # within error
 
 
 def test_records_decide_the_claims_about_tables(elsewhere):
@@ -237,7 +271,7 @@ def test_our_verdict_on_a_claim_of_reliability_is_that_of_chapter_9(elsewhere, m
     known = {key: 60.0 if key[1] == "SPE" else 50.0 for key in table_values("paper")}
     monkeypatch.setattr(scoreboard, "table_values", lambda source: known)
     rows = {row.what: row for row in scoreboard.table_claim_rows()}
-    assert (rows[what].verdict, rows[what].ours) == (UNDECIDED, "4 of 4")
+    assert (rows[what].verdict, rows[what].ours) == (UNDECIDED, "+10.00 ± 0.00")
 
 
 def test_chapter_9_states_the_claims_that_the_scoreboard_takes_from_it():
@@ -261,7 +295,8 @@ def test_the_sampler_claims_can_hold_and_fail(elsewhere, one, verdict):
     ends = {("intersection", 1): one, ("intersection", 81): one + 0.1}
     write_samplers(elsewhere, ends | {("naive", 1): 0.3, ("naive", 81): 0.5})
     rows = claims.sampler_rows()
-    assert [row.verdict for row in rows] == [verdict, HOLDS, HOLDS]
+    assert [row.verdict for row in rows] == [verdict, MISSING, HOLDS, HOLDS]
+    assert [row.claim for row in rows] == [0, None, 1, 1]
 
 
 def test_a_difference_within_its_error_is_too_close_to_call():
@@ -269,30 +304,55 @@ def test_a_difference_within_its_error_is_too_close_to_call():
     assert finding.close
     assert claims.paired({0: 49.0, 1: 49.5}, {0: 50.0, 1: 53.0}, "", "").close
     assert not claims.paired({0: 50.0, 1: 50.1}, {0: 52.0, 1: 52.0}, "", "").close
+    two = claims.paired({0: 50.0, 1: 51.0}, {0: 52.0, 1: 52.0}, "", "")  # 3 errors, but of two
+    assert two.close
 
 
 def test_verdicts_of_a_chapter_are_read_from_its_outputs(tmp_path, monkeypatch):
-    text = "Words.\n- It works: **holds**. *Rule:* more than 3.\n- So: **open**. *Rule:* none.\n"
+    text = (
+        "Words.\n- They lie along the axes, as the paper reads its Fig. 5: **holds**. *Rule:* more "
+        "than 3.\n- It works: **holds**.\n- So: **open**. *Rule:* none.\n"
+    )
     cell = {"cell_type": "code", "source": [], "outputs": [{"data": {"text/markdown": [text]}}]}
     (tmp_path / "chapters").mkdir()
     (tmp_path / "chapters" / "ch08_x.ipynb").write_text(json.dumps({"cells": [cell]}))
     monkeypatch.setattr(claims, "ROOT", tmp_path)
     (row,) = claims.aspect_rows()
-    assert (row.what, row.verdict, row.rule) == ("It works", HOLDS, "more than 3")
+    what = "The axes read as complexity and aspect ratio"
+    assert (row.what, row.verdict, row.rule) == (what, HOLDS, "more than 3")
     (tmp_path / "chapters" / "ch08_x.ipynb").unlink()
     assert claims.aspect_rows()[0].verdict == MISSING
 
 
 def test_fewer_samples_can_be_better(elsewhere):
     write_samplers(elsewhere, {("naive", 1): 0.5, ("naive", 81): 0.3})
-    assert [row.verdict for row in claims.sampler_rows()] == [MISSING, MISSING, FAILS]
+    assert [row.verdict for row in claims.sampler_rows()] == [MISSING, MISSING, MISSING, FAILS]
+
+
+@pytest.mark.parametrize(("lead", "verdict"), [(0.02, HOLDS), (-0.02, FAILS), (0.0, UNDECIDED)])
+def test_samplers_are_compared_at_equal_numbers_of_samples(elsewhere, lead, verdict):
+    write_samplers(elsewhere, {("naive", s): 0.5 for s in SAMPLES})
+    write_samplers(elsewhere, {("intersection", s): 0.5 + lead for s in SAMPLES})
+    assert claims.sampler_rows()[1].verdict == verdict
 
 
 @pytest.mark.parametrize(
     ("spe", "pn", "verdicts"),
-    [(0.99, 0.985, [HOLDS, HOLDS]), (0.99, 0.9, [FAILS, FAILS]), (0.9, 0.9, [FAILS, HOLDS])],
+    [
+        (0.99, 0.985, [HOLDS, HOLDS]),
+        (0.99, 0.9, [FAILS, FAILS]),
+        (0.9, 0.9, [FAILS, HOLDS]),
+        (0.96, 0.949, [UNDECIDED, UNDECIDED]),
+    ],
 )
 def test_the_ceiling_can_be_reached_or_not(elsewhere, spe, pn, verdicts):
+    """How far another network would lie is taken from the plane: here 0.1 points."""
+    row = {"condition": next(iter(CONDITIONS)), "classifier": "prototypes", "test": "test"}
+    for method, shot, seed in product(("spe", "pn"), (1, 5), range(3)):
+        rows = [
+            row | {"shot": shot, "way": w, "accuracy": 0.5 + seed / 1000, "sem": 0} for w in (5, 20)
+        ]
+        write_run(elsewhere, f"omniglot-2d-{method}-{shot}shot-clean-seed{seed}", rows)
     for method, accuracy in (("spe", spe), ("pn", pn)):
         for shot in (1, 5):
             rows = [
@@ -304,45 +364,65 @@ def test_the_ceiling_can_be_reached_or_not(elsewhere, spe, pn, verdicts):
     assert [row.verdict for row in claims.high_dimension_rows()] == verdicts
 
 
+SIX = list(product(("seen", "unseen"), CONDITIONS))
+
+
 @pytest.mark.parametrize(
-    ("other", "scatter", "verdict"),
-    [(0.9, 0.001, HOLDS), (0.8, 0.001, FAILS), (0.89, 0.03, UNDECIDED)],
+    ("episode", "paper", "scatter", "verdict"),
+    [
+        (0.9, 0.9, 0.001, HOLDS),
+        (0.9, 0.8, 0.001, FAILS),
+        (0.8, 0.9, 0.001, FAILS),
+        (0.9, 0.89, 0.03, UNDECIDED),
+        (0.9, None, 0.001, SO_FAR),
+    ],
 )
-def test_the_start_of_the_noise_can_matter_or_not(elsewhere, other, scatter, verdict):
+def test_the_start_of_the_noise_can_matter_or_not(elsewhere, episode, paper, scatter, verdict):
     """A noisier measurement is not a better one: it leaves the claim undecided."""
-    row = {"test": "seen", "condition": next(iter(CONDITIONS)), "sem": 0.001}
+    at = {"gammaepisode": episode, "gammapaper": paper}
     for seed in range(3):
-        for label, accuracy in (("intersection", 0.9), ("gammaepisode", other + scatter * seed)):
-            rows = [row | {"classifier": "prototypes", "accuracy": accuracy}]
+        for label, accuracy in {"intersection": 0.9, **at}.items():
+            if accuracy is None:
+                continue
+            value = accuracy + (scatter * seed if label == "gammapaper" else 0.001 * seed)
+            row = {"classifier": "prototypes", "accuracy": value, "sem": 0.001}
+            rows = [row | {"test": test, "condition": condition} for test, condition in SIX]
             write_run(elsewhere, f"{label}-ndigit2-d2-seed{seed}", rows)
     assert claims.knob_rows()[0].verdict == verdict
 
 
-def write_beta(folder: Path, beta: str, seen: float, unseen: float) -> None:
-    row = {"condition": next(iter(CONDITIONS)), "classifier": "5-NN match"}
-    rows = [
-        row | {"test": test, "accuracy": value, "sem": 0.003}
-        for test, value in (("seen", seen), ("unseen", unseen))
-    ]
+def write_beta(folder: Path, beta: str, accuracy: float) -> None:
+    row = {"classifier": "5-NN match", "accuracy": accuracy, "sem": 0.003}
+    rows = [row | {"test": test, "condition": condition} for test, condition in SIX]
     write_run(folder, f"ndigit2-d2-hib-beta{beta}", rows)
 
 
-@pytest.mark.parametrize(("worst", "verdict"), [(0.5, HOLDS), (0.895, FAILS), (0.877, UNDECIDED)])
-def test_beta_can_matter_or_not(elsewhere, worst, verdict):
+@pytest.mark.parametrize(
+    ("worst", "scatter", "verdict"),
+    [(0.5, 0.1, HOLDS), (0.895, 0.1, FAILS), (0.87, 2.0, UNDECIDED), (0.895, 2.0, UNDECIDED)],
+)
+def test_beta_can_matter_or_not(elsewhere, worst, scatter, verdict):
     """One large difference is enough; that there is none takes the whole sweep."""
-    write_beta(elsewhere, "1e-4", 0.9, 0.9)
-    write_beta(elsewhere, "1e-3", worst, worst)
-    assert claims.knob_rows()[1].verdict == (MISSING if verdict == FAILS else verdict)
+    for seed in range(3):  # how much another network may differ
+        write_digits(elsewhere, "SPE", scatter * (seed - 1), seed)
+    write_beta(elsewhere, "1e-4", 0.9)
+    write_beta(elsewhere, "1e-3", worst)
+    if verdict == FAILS:
+        assert claims.knob_rows()[1].verdict == MISSING
     for beta in ("0", "1e-6", "1e-5"):
-        write_beta(elsewhere, beta, 0.9, 0.9)
+        write_beta(elsewhere, beta, 0.9)
     assert claims.knob_rows()[1].verdict == verdict
 
 
-@pytest.mark.parametrize(("unseen", "verdict"), [(0.5, HOLDS), (0.9, FAILS)])
-def test_without_a_bottleneck_unseen_classes_can_suffer_or_not(elsewhere, unseen, verdict):
-    write_beta(elsewhere, "1e-4", 0.9, 0.9)
+@pytest.mark.parametrize(
+    ("none", "scatter", "verdict"), [(0.5, 1.0, HOLDS), (0.9, 0.1, FAILS), (0.9, 3.0, UNDECIDED)]
+)
+def test_without_a_bottleneck_unseen_classes_can_suffer_or_not(elsewhere, none, scatter, verdict):
+    for seed in range(3):
+        write_digits(elsewhere, "SPE", scatter * (seed - 1), seed)
+    write_beta(elsewhere, "1e-4", 0.9)
     assert claims.knob_rows()[2].verdict == MISSING
-    write_beta(elsewhere, "0", 0.9, unseen)
+    write_beta(elsewhere, "0", none)
     assert claims.knob_rows()[2].verdict == verdict
 
 
@@ -447,10 +527,8 @@ def test_the_findings_on_the_first_page_are_those_of_the_scoreboard():
     titles = re.findall(r"^- \*\*(.+?)\*\*", page.partition("\n## ")[0], re.MULTILINE)
     findings: dict[str, dict[str, list[str]]] = {
         "It pays where examples are bad.": {
-            HOLDS: [
-                "SPE significantly outperforms PN",
-                "SPE's lead over PN is largest with occluded",
-            ]
+            HOLDS: ["SPE's lead over PN is largest with occluded"],
+            FAILS: ["SPE significantly outperforms PN"],  # on clean characters "only just"
         },
         "It costs nothing extra.": {HOLDS: ["SPE costs as much as PN"]},
         "One sample trains it, more can train it better.": {
@@ -476,7 +554,7 @@ def test_the_findings_on_the_first_page_are_those_of_the_scoreboard():
             ],
             FAILS: ["It is the diagonal variance that aligns"],
         },
-        "Wrong labels hurt.": {FAILS: ["Handles wrong labels gracefully"]},
+        "Wrong labels hurt.": {FAILS: ["Handles label noise gracefully"]},
     }
     assert titles == list(findings)
     board = scoreboard.scoreboard()
