@@ -92,6 +92,8 @@ def _ndigit(method: str, n: int, d: int, seed: int, group: int, **other: Any) ->
     }
     if method == "HIB":
         default["beta"] = HIB_BETA[d]
+    elif method == "Contrastive" and n == 2:
+        default["updates"] = 10_000  # half as many images as the others
     return Run(
         group=group, data=f"ndigit{n}", method=method, d=d, seed=seed,
         **(settings | default | other),
