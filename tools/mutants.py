@@ -131,8 +131,10 @@ FAULTS = [
         "(square - grad.sum",
         "(square - 0 * grad.sum",
     ),
-    Fault("no softmax", "posterior.py", "some).log_softmax(-1)", "some)"),
-    Fault("softmax over samples", "posterior.py", "some).log_softmax(-1)", "some).log_softmax(0)"),
+    Fault("no softmax", "posterior.py", "offset).log_softmax(-1)", "offset)"),
+    Fault(
+        "softmax over samples", "posterior.py", "offset).log_softmax(-1)", "offset).log_softmax(0)"
+    ),
     Fault(
         "averaged logs",
         "posterior.py",
@@ -208,9 +210,11 @@ FAULTS = [
         "2**SOBOL_BITS, (1, query.d)",
     ),
     Fault("prediction not repeatable", "posterior.py", "scramble=True, seed=118", "scramble=True"),
-    Fault("mean added twice", "posterior.py", "offset = query.spread(", "offset = query.at("),
+    Fault("mean added twice", "posterior.py", "(mean, var).spread(some)", "(mean, var).at(some)"),
+    Fault("query's mean alone", "posterior.py", "offset = Gaussian(", "offset = 0 * Gaussian("),
+    Fault("naive: mean added twice", "posterior.py", "query.spread(", "query.at("),
     Fault(
-        "query's mean alone", "posterior.py", "offset = query.spread(", "offset = 0 * query.spread("
+        "naive: mean alone", "posterior.py", "offset = query.spread(", "offset = 0 * query.spread("
     ),
     # Models
     Fault(
