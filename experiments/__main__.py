@@ -60,6 +60,8 @@ def evaluate(given: argparse.Namespace) -> int:
         queue.settle("cpu")
         again = record.score(run, found.tensors(), parameters, given.budget)
         print(f"{name}, from its embeddings: {compare(found.info['metrics'], again)}")
+        if not run.keeps_weights:
+            continue
         try:
             sets = record.held_out_sets(run, given.device, given.budget)
         except DataNotFoundError as error:

@@ -142,8 +142,8 @@ def write_probes(name: str) -> Path:
     run = found.run
     if run.data not in TEST:
         raise ValueError(f"{name}: there are no probes for {run.data}, only for {', '.join(TEST)}")
-    if not run.keep:
-        raise ValueError(f"{name} keeps run.json alone; probes need its weights")
+    if not run.keeps_weights:
+        raise ValueError(f"{name} keeps no weights; probes need them")
     characters = load_data("omniglot", run.split if run.data == "omniglot" else 0, "cpu")
     digits = load_data("ndigit2" if run.data == "omniglot" else run.data, 0, "cpu")
     kinds = make_probes(

@@ -267,10 +267,11 @@ def write(run: Run, model: Model, history: History, device: str, budget: str = "
     }
     files = {"run.json": _json(info).encode()}
     if run.keep:
-        weights = {k: v.cpu().contiguous() for k, v in model.state_dict().items()}
         names = {k: json.dumps(v.names) for k, v in sets.items()}
-        files["model.safetensors"] = save(weights)
         files["embeddings.safetensors"] = save(stored, metadata=names)
+    if run.keeps_weights:
+        weights = {k: v.cpu().contiguous() for k, v in model.state_dict().items()}
+        files["model.safetensors"] = save(weights)
     put(folder, files)
     return folder
 
@@ -402,7 +403,7 @@ class Record:
 
         path = self.folder / "model.safetensors"
         if not path.exists():
-            raise FileNotFoundError(f"{self.info['name']} keeps run.json alone, no weights")
+            raise FileNotFoundError(f"{self.info['name']} keeps no weights")
         model = build_model(self.run)
         model.load_state_dict(load_file(path))
         return model.eval()

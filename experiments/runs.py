@@ -54,7 +54,12 @@ class Run:
     validate_every: int = 250
     patience: int | None = None
     select: str = "accuracy"
-    keep: bool = False  # weights and test embeddings are recorded too
+    keep: bool = False  # test embeddings are recorded too, and weights
+
+    @property
+    def keeps_weights(self) -> bool:
+        """In space, other seeds keep embeddings alone: no chapter needs more of them."""
+        return self.keep and (self.seed == 0 or self.d == 2)
 
 
 NDIGIT: dict[int, dict[str, Any]] = {

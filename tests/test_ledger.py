@@ -194,6 +194,13 @@ def test_only_one_seed_of_a_table_row_keeps_weights_and_embeddings_but_for_two_d
     assert all(run.d < 64 and run.group in (1, 2, 3, 5, 6) for run in kept)
 
 
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_record_holds_the_files_that_its_run_keeps(name):
+    run, folder = RUNS[name], ROOT / "data" / "runs" / name
+    assert (folder / "embeddings.safetensors").exists() == run.keep
+    assert (folder / "model.safetensors").exists() == run.keeps_weights
+
+
 def test_an_unknown_name_is_answered_with_the_nearest_one(capsys):
     assert main(["train", "ndigit2-d2-spe"]) == 2
     message = capsys.readouterr().err
