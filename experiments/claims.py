@@ -31,6 +31,7 @@ from experiments.verdicts import (
     Finding,
     Row,
     judge,
+    mean_and_reach,
     quantile,
     summary,
 )
@@ -38,7 +39,6 @@ from spe.data import lshapes
 from spe.evaluation import (
     Gaussian,
     embed_images,
-    mean_and_sem,
     mean_rule,
     score_episodes,
     stochastic_rule,
@@ -238,9 +238,8 @@ def paired(a: dict[int, float], b: dict[int, float], label: str, pattern: str) -
     both = sorted(a.keys() & b.keys())
     if len(both) < 2:
         return Finding([(label, None)])
-    mean, sem = mean_and_sem(torch.tensor([a[r] - b[r] for r in both]))
+    mean, sem, chance = mean_and_reach([a[r] - b[r] for r in both])
     text = f"{mean:+.1f} ± {sem:.1f} ({len(both)} replications)"
-    chance = quantile(len(both) - 1) * sem
     return Finding([(label, mean > chance)], text, (pattern,), close=abs(mean) <= chance)
 
 
@@ -375,9 +374,9 @@ def _start_row() -> Row:
         if len(both) < 2:
             checks.append((what, None, 0.0))
             continue
-        change = torch.tensor([start[label][s] - start["intersection"][s] for s in both])
-        mean, sem = mean_and_sem(change)
-        checks.append((what, SAME - abs(mean), quantile(len(both) - 1) * sem))
+        change = [start[label][s] - start["intersection"][s] for s in both]
+        mean, sem, chance = mean_and_reach(change)
+        checks.append((what, SAME - abs(mean), chance))
         texts.append(f"{what} {mean:+.1f} ± {sem:.1f} ({len(both)} seeds)")
     finding = _within(checks, ("gammaepisode-*", "gammapaper-*"))
     return _row(
@@ -402,8 +401,10 @@ def _beta_rows() -> list[Row]:
     sensitive = Finding([("β", None)])
     if len(known) > 1:
         spread, complete = max(known.values()) - min(known.values()), len(known) == len(means)
-        scatter = math.sqrt(2) * statistics.mean(error.seeds for error in other.values())
-        chance = quantile(min(error.degrees for error in other.values())) * scatter
+        scatter, chance = (
+            statistics.mean(values)
+            for values in zip(*((e.of_gap, e.reach) for e in other.values()), strict=True)
+        )
         text = f"{spread:.1f} ± {scatter:.1f} points over {len(known)} of {len(means)} values"
         enough = True if spread > SAME else False if complete else None
         close = enough is not None and abs(spread - SAME) <= chance
@@ -415,13 +416,11 @@ def _beta_rows() -> list[Row]:
     )
     forgetful = Finding([("β = 0", None)])
     if default is not None and none is not None:
-        error = other["unseen", CLEAN]
-        chance = quantile(error.degrees) * math.sqrt(2) * error.seeds
         forgetful = Finding(
             [("β = 0", none < default - SAME)],
             f"{none:.1f} % at β = 0, {default:.1f} % at 1e-4",
             (names["0"], names["1e-4"]),
-            close=abs(default - none - SAME) <= chance,
+            close=abs(default - none - SAME) <= other["unseen", CLEAN].reach,
         )
     return [
         _row("Section 2", "HIB depends critically on β",

@@ -15,8 +15,6 @@ from itertools import product as combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
 from experiments.claims import chapter_rows, figure_claim_rows, untested_rows
 from experiments.ledger import TARGETS, cells
 from experiments.train import CONDITIONS
@@ -28,10 +26,9 @@ from experiments.verdicts import (
     Row,
     compare,
     judge,
-    quantile,
+    mean_and_reach,
     summary,
 )
-from spe.evaluation import mean_and_sem
 
 ROOT = Path(__file__).resolve().parents[1]
 CLEAN, SUPPORT, QUERY = CONDITIONS
@@ -159,8 +156,7 @@ def _mean_lead(values: Values, condition: str) -> Finding:
     leads = list(gaps(values, "SPE", "PN", OMNIGLOT, condition).values())
     if None in leads:
         return Finding([("mean lead", None)])
-    mean, sem = mean_and_sem(torch.tensor(leads))
-    chance = quantile(len(leads) - 1) * sem
+    mean, sem, chance = mean_and_reach(leads)
     text = f"{mean:+.2f} ± {sem:.2f}"
     return Finding([("mean lead", mean > 0)], text, close=abs(mean) <= chance)
 
@@ -213,8 +209,8 @@ def _significant(values: Values, rival: str, parts: Sequence[str]) -> Finding:
         leads = list(gaps(values, "SPE", rival, table, condition, start).values())
         good = None
         if None not in leads:
-            mean, sem = mean_and_sem(torch.tensor(leads))
-            good = mean > quantile(len(leads) - 1) * sem
+            mean, _, chance = mean_and_reach(leads)
+            good = mean > chance
         checks.append((f"{part}, {SHORT[condition]}", good))
     return Finding(checks)
 
